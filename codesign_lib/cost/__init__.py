@@ -1,0 +1,1 @@
+"""What it costs: FLOPs, bytes, and the seconds they take at least."""

@@ -1,0 +1,1 @@
+"""How it is told: claims held against published numbers, figures and tables."""

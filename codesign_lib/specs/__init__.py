@@ -1,0 +1,1 @@
+"""What is given: number formats, chips, models, and what others published."""

@@ -1,0 +1,58 @@
+"""Numbers as they come in: turned into float64 arrays and checked, once, at the door of every function."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def as_floats(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
+    """Each value as a float64 array, NaN refused. int32 products overflow silently, so nothing stays an integer.
+
+    Raises ValueError that names ``subject`` and the argument for what is not a real number: text, booleans, NaN.
+    """
+    arrays = []
+    for name, value in values.items():
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise ValueError(f"{subject}: {name} is {value!r}; allowed: real numbers")
+        arrays.append(array.astype(np.float64, copy=False))
+        if array.dtype.kind == "f" and array.size and np.isnan(np.min(array)):
+            raise ValueError(f"{subject}: {name} is NaN{_where(np.isnan(array))}; allowed: real numbers")
+    return arrays
+
+
+def positive(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
+    """Each value as a float64 array, checked to be finite and above 0.
+
+    >>> positive("linear", m=[1, 2])
+    [array([1., 2.])]
+    >>> positive("linear", m=[1, 0])
+    Traceback (most recent call last):
+    ValueError: linear: m is 0.0 at index 1; allowed: finite numbers above 0
+    """
+    arrays = as_floats(subject, **values)
+    for name, array in zip(values, arrays, strict=True):
+        if array.size and not (np.min(array) > 0 and np.max(array) < np.inf):
+            bad = ~((array > 0) & (array < np.inf))
+            raise ValueError(f"{subject}: {name} is {array[bad][0]}{_where(bad)}; allowed: finite numbers above 0")
+    return arrays
+
+
+def not_negative(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
+    """Each value as a float64 array, checked to be finite and at least 0."""
+    arrays = as_floats(subject, **values)
+    for name, array in zip(values, arrays, strict=True):
+        if array.size and not (np.min(array) >= 0 and np.max(array) < np.inf):
+            bad = ~((array >= 0) & (array < np.inf))
+            raise ValueError(
+                f"{subject}: {name} is {array[bad][0]}{_where(bad)}; allowed: finite numbers of at least 0"
+            )
+    return arrays
+
+
+def _where(bad: NDArray[np.bool_]) -> str:
+    if bad.ndim == 0:
+        return ""
+    index = tuple(int(i[0]) for i in np.nonzero(bad))
+    return f" at index {index[0] if len(index) == 1 else index}"
