@@ -27,3 +27,28 @@ def linear(
     m, k, n = positive("linear", m=m, k=k, n=n)
     a, w, o = (as_format(f).bytes_per_element for f in (inputs, weights, outputs))
     return Work(2 * m * n * k, m * (a * k + o * n) + w * (k * n))
+
+
+def output(m: ArrayLike, n: ArrayLike, *, outputs: Format | str) -> Work:
+    """The part of :py:func:`linear` that writes Y[m, n]: no FLOPs, ``b_o·mn`` bytes.
+
+    >>> float(output(256, 8192, outputs="fp8").bytes)
+    2097152.0
+    """
+    m, n = positive("output", m=m, n=n)
+    return Work(0.0, as_format(outputs).bytes_per_element * (m * n))
+
+
+def quantise(m: ArrayLike, k: ArrayLike, *, inputs: Format | str = "bf16", outputs: Format | str) -> Work:
+    r"""A pass of its own that turns m×k activations from one format into another: read once, written once.
+
+    .. math:: \text{bytes} = m\,k\,(b_i + b_o)
+
+    Engines run it before a linear layer in FP8 or FP4 when the operation before left BF16 behind. Its arithmetic is
+    not counted. Sizes broadcast and are finite and above 0, else ValueError.
+
+    >>> float(quantise(8192, 4096, outputs="nvfp4").bytes) / (8192 * 4096)
+    2.5625
+    """
+    m, k = positive("quantise", m=m, k=k)
+    return Work(0.0, m * k * (as_format(inputs).bytes_per_element + as_format(outputs).bytes_per_element))

@@ -1,0 +1,56 @@
+"""Every claim of the book beside the call that computes ours: one list for tests, studies and the scoreboard.
+
+It lives in the library because notebooks run where ``tests/`` is not installed. A module a topic holds the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from codesign_lib.report.claims import chips, roofline
+from codesign_lib.report.claims.pair import Pair
+from codesign_lib.specs.published import Check
+
+TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
+    "chips": chips.sheets,
+    "peaks": roofline.peaks,
+    "table2": roofline.table2,
+    "squares": roofline.squares,
+    "up_down": roofline.up_down,
+}
+
+
+@cache
+def pairs(topic: str) -> tuple[Pair, ...]:
+    """All pairs of one topic, in the order in which they are shown.
+
+    Raises ValueError for a topic that is none of ``TOPICS``.
+
+    >>> [p.key for p in pairs("peaks")]
+    ['peaks/bf16', 'peaks/fp8', 'peaks/nvfp4']
+    """
+    if topic not in TOPICS:
+        raise ValueError(f"no claims on {topic!r}; topics: {', '.join(TOPICS)}")
+    return tuple(TOPICS[topic]())
+
+
+def check(topic: str) -> list[Check]:
+    """Every claim of a topic held against our number.
+
+    >>> all(c.ok for c in check("table2"))
+    True
+    """
+    return [pair.check() for pair in pairs(topic)]
+
+
+def find(key: str) -> Pair:
+    """The pair of that key. Raises ValueError for a key that no topic has.
+
+    >>> find("table2/math/m256").claim.unit
+    's'
+    """
+    found = next((p for topic in TOPICS for p in pairs(topic) if p.key == key), None)
+    if found is None:
+        raise ValueError(f"no claim {key!r}; keys begin with {', '.join(TOPICS)}")
+    return found

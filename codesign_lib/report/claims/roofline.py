@@ -1,0 +1,136 @@
+"""The article's roofline figures, and the roofline against linear layers measured on GB300."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codesign_lib.cost import ops, roofline
+from codesign_lib.report.claims.pair import Pair, measured
+from codesign_lib.specs import hardware, published
+from codesign_lib.specs.formats import Format, as_format
+from codesign_lib.specs.published import Claim
+from codesign_lib.specs.quantities import positive
+
+ARTICLE = "NVIDIA, AI Model Co-Design: Hardware-Friendly LLM Design, 2026-07-10"
+CHIP = "gb300"
+
+
+def peaks() -> Iterator[Pair]:
+    """Figure 6 of the article: dense peaks of GB300."""
+    for fmt, value in (("bf16", 2.5e15), ("fp8", 5e15), ("nvfp4", 15e15)):
+        claim = Claim(what=f"figure 6: GB300 dense, {fmt}", value=value, unit="FLOP/s", source=ARTICLE, kind="exact")
+        yield Pair(key=f"peaks/{fmt}", claim=claim, ours=partial(hardware.chip(CHIP).peak_flops_per_s, fmt))
+
+
+# FFN-2 of the article's Table 2, NVFP4 in and FP8 out; µs of math, read and write by number of tokens
+TABLE2_K, TABLE2_N = 512, 8192
+TABLE2_PRINTED_US = {256: (0.14, 0.30, 0.26), 2048: (1.15, 0.37, 2.10), 16384: (9.16, 0.89, 16.8)}
+
+
+def table2_s(m: ArrayLike) -> dict[str, NDArray]:
+    """The article's Table 2 for m tokens: seconds of ``math``, ``read`` (inputs and weights) and ``write`` (outputs).
+
+    >>> {part: f"{t * 1e6:.2f} µs" for part, t in table2_s(256).items()}
+    {'math': '0.14 µs', 'read': '0.30 µs', 'write': '0.26 µs'}
+    """
+    both = ops.linear(m, TABLE2_K, TABLE2_N, inputs="nvfp4", weights="nvfp4", outputs="fp8")
+    write = ops.output(m, TABLE2_N, outputs="fp8")
+    return {
+        "math": roofline.compute_s(both, CHIP, "nvfp4"),
+        "read": roofline.memory_s(both, CHIP) - roofline.memory_s(write, CHIP),
+        "write": roofline.memory_s(write, CHIP),
+    }
+
+
+def table2() -> Iterator[Pair]:
+    """The nine cells of the article's Table 2, to the printed digit."""
+    for m, row in TABLE2_PRINTED_US.items():
+        for part, value in zip(("math", "read", "write"), row, strict=True):
+            # 0.8847 µs is printed as 0.89: rounded to three digits first, 0.885, and then once more to two
+            twice = (m, part) == (16384, "read")
+            claim = Claim(
+                what=f"table 2: {part}, M = {m:,}" + (" (rounded twice)" if twice else ""), value=value * 1e-6,
+                unit="s", source=ARTICLE, kind="exact", quantum=1e-7 if value > 10 else 1e-8,
+            )  # fmt: skip
+            yield Pair(key=f"table2/{part}/m{m}", claim=claim, ours=partial(_table2_cell, m, part, twice=twice))
+
+
+def _table2_cell(m: int, part: str, *, twice: bool) -> float:
+    seconds = float(table2_s(m)[part])
+    return round(seconds, 9) if twice else seconds
+
+
+# How the measured tables were run: this many tokens, inputs and weights in the format, output BF16
+TOKENS = 8192
+ENGINES = {"trtllm": "TensorRT-LLM", "sglang": "SGLang"}
+SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+_SOURCE = "data/linear_gb300.csv (aiconfigurator-core 0.12.0)"
+
+
+def measured_s(engine: str, fmt: Format | str, k: ArrayLike, n: ArrayLike, *, m: ArrayLike = TOKENS) -> NDArray:
+    """Measured seconds of k×n linear layers on GB300 for m tokens, in one engine and format. Sizes broadcast.
+
+    Raises ValueError for a size that ``data/linear_gb300.csv`` does not hold.
+
+    >>> float(measured_s("trtllm", "nvfp4", 4096, 4096))
+    8.8...e-05
+    """
+    times = _measured_times()
+    m, k, n = np.broadcast_arrays(*positive("measured_s", m=m, k=k, n=n))
+    keys = [(engine, as_format(fmt).name, *size) for size in zip(m.ravel(), k.ravel(), n.ravel(), strict=True)]
+    missing = [key for key in keys if key not in times]
+    if missing:
+        raise ValueError(f"data/linear_gb300.csv has no row for engine, format, m, k, n = {missing[0]}")
+    return np.array([times[key] for key in keys]).reshape(m.shape)
+
+
+@cache
+def _measured_times() -> dict[tuple, float]:
+    table = published.table("linear_gb300")
+    keys = zip(*(table[column].tolist() for column in ("engine", "fmt", "m", "k", "n")), strict=True)
+    return dict(zip(keys, table["latency_s"].tolist(), strict=True))
+
+
+def measured_sizes(h: int) -> NDArray:
+    """Every H′ for which the up- and the down-projection of hidden size ``h`` were measured at 8,192 tokens.
+
+    >>> measured_sizes(4096)[:3].tolist()
+    [128.0, 256.0, 512.0]
+    """
+    rows = published.table("linear_gb300").where(m=float(TOKENS))
+    return np.intersect1d(rows.where(k=float(h))["n"], rows.where(n=float(h))["k"])
+
+
+def bound_s(m: ArrayLike, k: ArrayLike, n: ArrayLike, fmt: Format | str) -> NDArray:
+    """Bound in seconds of a linear layer on GB300 as the tables run it: inputs and weights in ``fmt``, output BF16."""
+    return roofline.time_s(ops.linear(m, k, n, inputs=fmt, weights=fmt, outputs="bf16"), CHIP, fmt)
+
+
+def squares() -> Iterator[Pair]:
+    """Square layers: how much of the measured time the bound explains."""
+    for engine, title in ENGINES.items():
+        for fmt in ("bf16", "fp8", "nvfp4"):
+            for h in SIZES:
+                yield measured(
+                    f"squares/{engine}/{fmt}/h{h}", f"{title} {fmt}, {TOKENS:,} tokens, H = {h:,}",
+                    measured_s(engine, fmt, h, h), "s", _SOURCE, partial(bound_s, TOKENS, h, h, fmt),
+                )  # fmt: skip
+
+
+def up_down() -> Iterator[Pair]:
+    """NVFP4, H = 4,096: time of the up-projection over that of the down-projection."""
+    for engine, title in ENGINES.items():
+        for width in (w for w in SIZES if w != 4096):  # at 4,096 both are the same GEMM
+            up, down = measured_s(engine, "nvfp4", 4096, width), measured_s(engine, "nvfp4", width, 4096)
+            yield measured(
+                f"up_down/{engine}/h{width}", f"{title} nvfp4, H = 4,096, H′ = {width:,}: up over down",
+                up / down, "×", _SOURCE, partial(_up_over_down, 4096, width),
+            )  # fmt: skip
+
+
+def _up_over_down(h: int, width: int) -> float:
+    return float(bound_s(TOKENS, h, width, "nvfp4") / bound_s(TOKENS, width, h, "nvfp4"))

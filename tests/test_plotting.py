@@ -1,0 +1,78 @@
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from codesign_lib.report import claims, plotting
+from codesign_lib.specs.published import Claim
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.5e16, "FLOP/s", "15 PFLOP/s"),
+        (9.1626e-6, "s", "9.16 µs"),
+        (999.9, "B", "1 kB"),  # rounds up into the next prefix
+        (1.0, "s", "1 s"),
+        (8e12, "B/s", "8 TB/s"),
+        (-2e3, "W", "-2 kW"),
+        (0, "s", "0 s"),
+        (math.inf, "s", "inf s"),
+    ],
+)
+def test_si(value, unit, text):
+    assert plotting.si(value, unit) == text
+
+
+def test_drawn_hides_the_last_bits():
+    assert plotting.drawn(0.1 + 0.2) == plotting.drawn(0.3)
+    assert plotting.drawn([[1.0, np.inf], [np.nan, -1e-30]]).shape == (2, 2)
+
+
+def test_table_has_html_and_a_text_twin():
+    shown = plotting.table({"x": ["a", "b"], "n": [1234, 0.12345]})
+    assert "1,234" in repr(shown)
+    assert "0.1235" in repr(shown)
+    assert shown._repr_html_().count('<th scope="col"') == 2
+    assert shown._repr_html_().count("<tr>") == 3
+
+
+def test_table_escapes_html():
+    assert "<b>" not in plotting.table({"<i>": ["<b>"]})._repr_html_()
+
+
+def test_table_shows_infinity():
+    assert "∞" in repr(plotting.table({"n": [np.inf]}))
+
+
+def test_table_refuses_ragged_columns():
+    with pytest.raises(ValueError, match="columns of different lengths"):
+        plotting.table({"a": [1, 2], "b": [1]})
+
+
+def test_sentence_has_markdown_and_a_text_twin():
+    said = plotting.say("**9 µs**")
+    assert said._repr_markdown_() == repr(said) == "**9 µs**"
+
+
+def test_a_failing_claim_is_shown_as_such():
+    claim = Claim(what="x", value=1.0, unit="s", source="somebody", kind="exact")
+    assert "FAILS" in repr(plotting.checks([claim.check(2.0)]))
+    assert "FAILS" not in repr(plotting.checks(claims.check("table2")))
+
+
+def test_colours_mean_one_thing():
+    roles = {plotting.COMPUTE, plotting.MEMORY, plotting.NETWORK, plotting.MEASURED}
+    assert len(roles) == 4
+    assert roles.isdisjoint(plotting.SERIES)
+
+
+def test_roof_has_its_knee_at_the_ridge():
+    _, ax = plt.subplots()
+    plotting.roof(ax, "gb300", "nvfp4")
+    memory, compute = ax.get_lines()
+    assert (memory.get_xdata()[1], memory.get_ydata()[1]) == (compute.get_xdata()[0], compute.get_ydata()[0])
+    assert memory.get_xdata()[1] == 1875
+    assert set(compute.get_ydata()) == {15e15}
+    plt.close()

@@ -1,0 +1,129 @@
+"""Every claim of the book, by its kind; and what a claim and a table refuse."""
+
+import numpy as np
+import pytest
+
+from codesign_lib.report import claims
+from codesign_lib.report.claims import pair
+from codesign_lib.specs import hardware, published
+from codesign_lib.specs.formats import FORMATS
+from codesign_lib.specs.published import Claim
+
+ALL = [p for topic in claims.TOPICS for p in claims.pairs(topic)]
+
+
+@pytest.mark.parametrize("held", ALL, ids=lambda p: p.key)
+def test_claim_holds(held):
+    check = held.check()
+    assert check.ok, str(check)
+
+
+def test_keys_are_unique():
+    keys = [p.key for p in ALL]
+    assert len(keys) == len(set(keys))
+
+
+def test_no_recorded_gap_without_a_claim():
+    recorded = set(published.table("recorded_gaps")["key"].tolist())
+    assert recorded == {p.key for p in ALL if p.claim.kind == "measured"}
+
+
+def test_every_peak_and_bandwidth_has_a_second_source():
+    rates = {f.peak for f in FORMATS.values()} | {"hbm_bytes_per_s"}
+    wanted = {f"chips/{c.name}/{r}" for c in hardware.CHIPS.values() for r in rates if getattr(c, r) is not None}
+    assert wanted <= {p.key for p in ALL}
+
+
+CLAIM = {"what": "x", "value": 2.0, "unit": "s", "source": "somebody", "kind": "exact"}
+
+
+@pytest.mark.parametrize(
+    ("change", "ours", "ok"),
+    [
+        ({}, 2.0019, True),
+        ({}, 2.0021, False),
+        ({"quantum": 0.1}, 2.05, True),
+        ({"quantum": 0.1}, 2.051, False),
+        ({"kind": "measured", "recorded_gap": -0.5}, 1.0, True),
+        ({"kind": "measured", "recorded_gap": -0.5}, 1.05, False),  # better by 2.5 points: looked at again as well
+        ({"kind": "measured", "recorded_gap": -0.5}, 0.95, False),
+        ({"kind": "trend"}, 0.1, True),
+        ({"kind": "trend"}, -0.1, False),
+        ({"kind": "trend", "unit": "×"}, 1.1, True),
+        ({"kind": "trend", "unit": "×"}, 0.9, False),
+        ({"kind": "trend", "value": (3.0, 1.0, 2.0)}, (30.0, 1.0, 29.0), True),
+        ({"kind": "trend", "value": (3.0, 1.0, 2.0)}, (30.0, 1.0, 31.0), False),
+    ],
+)
+def test_what_passes(change, ours, ok):
+    assert Claim(**(CLAIM | change)).check(ours).ok is ok
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "close"}, "kind is 'close'; allowed: exact, measured, trend"),
+        ({"source": ""}, "no source"),
+        ({"rtol": 0.01}, "rtol is 0.01; allowed: 0 to 0.001"),
+        ({"kind": "measured"}, "a recorded gap goes with"),
+        ({"recorded_gap": 0.1}, "a recorded gap goes with"),
+        ({"value": float("nan")}, "allowed: finite"),
+        ({"value": 0.0}, "one number other than 0"),
+        ({"value": (1.0, 2.0)}, "one number other than 0"),
+    ],
+)
+def test_claim_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        Claim(**(CLAIM | change))
+
+
+@pytest.mark.parametrize("ours", [float("nan"), float("inf"), (1.0, 2.0)])
+def test_check_refuses(ours):
+    with pytest.raises(ValueError, match="allowed: finite, in the shape"):
+        Claim(**CLAIM).check(ours)
+
+
+def test_a_measured_claim_without_recorded_gap_is_named(monkeypatch):
+    monkeypatch.setattr(pair, "recorded_gaps", dict)
+    with pytest.raises(ValueError, match="no recorded gap for squares/trtllm/bf16/h512"):
+        list(claims.TOPICS["squares"]())
+
+
+def test_unknown_topic():
+    with pytest.raises(ValueError, match=r"no claims on 'roof'; topics: chips, peaks"):
+        claims.pairs("roof")
+
+
+class TestTable:
+    def test_reads_numbers_and_text(self):
+        table = published.table("linear_gb300")
+        assert table["latency_s"].dtype == np.float64
+        assert set(table["engine"]) == {"trtllm", "sglang"}
+        assert all(table.header[key] for key in published.HEADER)
+
+    def test_refuses_unknown_column_and_empty_selection(self):
+        table = published.table("linear_gb300")
+        with pytest.raises(ValueError, match=r"no column 'h'; it has engine, fmt"):
+            table["h"]
+        with pytest.raises(ValueError, match="no row with fmt='int8'"):
+            table.where(fmt="int8")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [("# source: a\nx\n1\n", "lacks version, date, licence"), ("{head}x,y\n1\n", "row 0 has 1 cells")],
+    )
+    def test_refuses_a_broken_file(self, tmp_path, monkeypatch, text, message):
+        head = "".join(f"# {key}: a\n" for key in published.HEADER)
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "broken.csv").write_text(text.format(head=head))
+        monkeypatch.setattr(published, "files", lambda package: tmp_path)
+        published.table.cache_clear()
+        with pytest.raises(ValueError, match=message):
+            published.table("broken")
+
+    def test_every_csv_has_a_full_header(self):
+        folder = published.files("codesign_lib") / "data"
+        names = sorted(str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.csv"))
+        assert "linear_gb300" in names
+        for name in names:
+            published.table(name)
