@@ -8,7 +8,8 @@ SITE   := _build/html
 PAIRS    := $(shell find studies book -name '*.py' -not -path '*/.ipynb_checkpoints/*')
 LIBRARY  := $(shell find codesign_lib -name '*.py' -o -name '*.csv' -o -name '*.json')
 PAGES    := $(shell find book -type f -not -name '*.py' -not -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*')
-FOLDERS  := $(shell find studies book codesign_lib -type d -not -name '__pycache__' -not -name '.ipynb_checkpoints')
+# 'book/.': the bare name is the target below
+FOLDERS  := $(shell find studies/. book/. codesign_lib -type d -not -name '__pycache__' -not -name '.ipynb_checkpoints')
 SETTINGS := _config.yml _toc.yml jupytext.toml
 
 PYTEST  := $(BIN)/python -m pytest

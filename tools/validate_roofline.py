@@ -22,9 +22,7 @@ ROWS_FASTER_MAX, N_MAX = 1.5e-4, 128
 
 def main() -> int:
     bad, n_rows, n_faster = [], 0, 0
-    print(
-        f"{'chip':10} {'engine':8} {'format':10} {'rows':>7} {'median':>8} {'p90':>6} {'best':>6}  faster than the bound"
-    )
+    print(f"{'chip':10} {'engine':8} {'format':10} {'rows':>7} {'median':>8} {'p90':>6} {'best':>6}  beat the bound")
     for name in measured.CHIPS:
         chip = hardware.chip(name)
         for engine in measured.ENGINES:
@@ -37,11 +35,9 @@ def main() -> int:
                 cached = (work.bytes < chip.l2_bytes) & (n <= N_MAX) & (fmt == "bf16")
                 if (faster & ~cached).any():
                     bad.append(f"{name} {engine} {fmt}: {(faster & ~cached).sum()} rows that L2 does not explain")
-                error = np.abs(share - 1)
-                print(
-                    f"{name:10} {engine:8} {fmt:10} {len(rows):7,} {-np.median(error):8.1%} {-np.quantile(error, 0.9):6.0%}"
-                    f" {-error.min():6.0%}  {faster.sum()}"
-                )
+                gap = np.quantile(share - 1, (0.5, 0.1, 1))
+                row = f"{name:10} {engine:8} {fmt:10} {len(rows):7,}"
+                print(row, f"{gap[0]:8.1%} {gap[1]:6.0%} {gap[2]:+6.0%}  {faster.sum()}")
     print(f"{n_faster} of {n_rows:,} rows are faster than the bound: {n_faster / n_rows:.1e} of them")
     if n_faster / n_rows > ROWS_FASTER_MAX:
         bad.append(f"more than {ROWS_FASTER_MAX:g} of the rows beat the bound")
