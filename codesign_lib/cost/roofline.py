@@ -172,6 +172,7 @@ def min_tokens(
     k, n = positive("min_tokens", k=k, n=n)
     ridge = ridge_flops_per_byte(chip, inputs)
     a, w, o = (as_format(f).bytes_per_element for f in (inputs, weights, outputs))
-    spare = 2 * k * n - ridge * (a * k + o * n)
+    # FLOPs that a token brings beyond what its own traffic is worth; without any, dividing gives infinity
+    spare = np.maximum(2 * k * n - ridge * (a * k + o * n), 0)
     with np.errstate(divide="ignore"):
-        return np.where(spare > 0, ridge * w * k * n / np.maximum(spare, 0), np.inf)[()]
+        return ridge * w * k * n / spare
