@@ -1,7 +1,5 @@
 """Small repairs to what Jupyter Book 1.0.4 puts on every page."""
 
-import re
-
 
 def setup(app):
     # after the extensions' own handlers
