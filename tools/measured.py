@@ -6,6 +6,7 @@ that quantises BF16 activations.
 
 from __future__ import annotations
 
+import re
 import zlib
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +28,7 @@ VERSIONS_OF_CHIP = {
 }
 
 
-VALIDATION_CHIPS = ("a100_sxm", "l40s", "rtx_pro_6000_server")  # measured, but no calibration is fitted to them
+OUTSIDE_CHIPS = ("a100_sxm", "l40s", "rtx_pro_6000_server")  # measured, but no calibration is fitted to them
 
 
 def package_version() -> str:
@@ -39,6 +40,13 @@ def systems() -> Path:
     import aiconfigurator_core
 
     return Path(aiconfigurator_core.__file__).parent / "systems"
+
+
+def sheet(chip: str) -> dict[str, float]:
+    """Numbers of the package's description of a chip, section ``gpu``."""
+    text = (systems() / f"{chip}.yaml").read_text(encoding="utf-8")
+    found = re.findall(r"^  (\w+): ([\d.eE+-]+)\s*(?:#.*)?$", text.split("\nnode:")[0], flags=re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 def engine_version(chip: str, engine: str) -> str:

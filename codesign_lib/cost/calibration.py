@@ -7,11 +7,17 @@ never saw: ``|prediction / measurement − 1|``, its median and 90th percentile,
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from codesign_lib.cost import tiling
+from codesign_lib.specs.quantities import positive
 
 UNIVERSAL = "universal"
 """Name of the set that is fitted to all chips at once: what a new chip may expect."""
@@ -43,9 +49,9 @@ class Calibration:
 
 
 @cache
-def table() -> tuple[Calibration, ...]:
-    """All calibrations, in the order of the file."""
-    text = files("codesign_lib").joinpath("data/calibration.csv").read_text(encoding="utf-8")
+def table(name: str = "calibration") -> tuple[Calibration, ...]:
+    """All calibrations of ``data/NAME.csv``, in its order."""
+    text = files("codesign_lib").joinpath(f"data/{name}.csv").read_text(encoding="utf-8")
     lines = text.splitlines()
     header = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
@@ -94,6 +100,36 @@ def gemm(chip: str, engine: str, fmt: str) -> Calibration:
     if found is None:
         known = ", ".join(chips("gemm", engine, fmt)) or "no chip"
         raise ValueError(f"no calibrated gemm for {chip} in {engine} {fmt}; calibrated: {known}")
+    return found
+
+
+def sm_count_errors(
+    m: ArrayLike, k: ArrayLike, n: ArrayLike, latency_s: ArrayLike, *, tile: tuple[int, int], candidates: Iterable[int]
+) -> dict[int, float]:
+    r"""How well each SM count explains the steps in measured times: mean ``|error|`` of the best straight law.
+
+    .. math:: t = (a_1 k + a_2) \lceil \lceil m/x \rceil \lceil n/y \rceil / S \rceil
+              + a_3\,mk + a_4\,mn + a_5\,nk + a_6
+
+    Fitted by least squares on relative errors for every candidate S; terms that the rows cannot tell apart do no harm.
+    Rows of several n and k are needed: one column leaves neighbours tied.
+
+    >>> m = np.arange(1, 65) * 128
+    >>> steps_s = 1e-6 * tiling.n_waves(tiling.n_tiles(m, 8192, tile=(128, 256)), 152) + 5e-6
+    >>> errors = sm_count_errors(m, 8192, 8192, steps_s, tile=(128, 256), candidates=(148, 152, 160))
+    >>> min(errors, key=errors.get)
+    152
+    """
+    m, k, n, latency_s = np.broadcast_arrays(*positive("sm_count_errors", m=m, k=k, n=n, latency_s=latency_s))
+    tiles = tiling.n_tiles(m, n, tile=tile)
+    linear = [m * k, m * n, n * k, np.ones(m.shape)]
+    found = {}
+    for n_sms in candidates:
+        waves = tiling.n_waves(tiles, n_sms)
+        x = np.stack([waves * k, waves, *linear], axis=-1).reshape(m.size, -1) / latency_s.reshape(-1, 1)
+        x = x / np.abs(x).max(axis=0)
+        best = np.linalg.lstsq(x, np.ones(m.size), rcond=1e-9)[0]
+        found[n_sms] = float(np.mean(np.abs(x @ best - 1)))
     return found
 
 

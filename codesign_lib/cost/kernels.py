@@ -100,7 +100,8 @@ def gemm_s(
     The formula is this module's. ``fmt`` is bf16, fp8, fp8_block or nvfp4; ``engine`` is trtllm or sglang, whose
     kernels differ. ``bound=True`` is the roofline instead (no engine's number enters). ``transfer_from`` takes the
     fitted numbers of another chip, or of the ``universal`` set, with this chip's datasheet: a guess for a chip that
-    nobody measured; ``tools/validate_gemm.py`` prints what such guesses are worth.
+    nobody measured; ``tools/validate_gemm.py`` prints what such guesses are worth. Between chips the rate at which
+    operands are fed is taken to grow with the peak an SM, as tensor cores and their feed are designed together.
 
     Sizes broadcast and are whole and at least 1, else ValueError. So are refused: a format or engine without kernel,
     a chip without calibration, a ``Chip`` whose numbers differ from the calibrated one's.
@@ -142,8 +143,6 @@ def form_s(
     quantisation pass out, no ``operand_bytes_per_s`` makes feeding free, a kernel that splits needs ``split_s``.
     """
     fmt, c = as_format(fmt), as_chip(chip)
-    if c.n_sms is None:
-        raise ValueError(f"gemm_s: {c.title} has no n_sms, which counts its waves; allowed: bound=True (the roofline)")
     b, bandwidth = fmt.bytes_per_element, c.hbm_bytes_per_s
     stream = 1 / (numbers["memory_fraction"] * bandwidth)
     quantise = (BF16.bytes_per_element + b) / (numbers["quantise_fraction"] * bandwidth) if fmt != BF16 else 0.0
@@ -189,13 +188,13 @@ def active_experts(m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike) -
 def moe_law_s(
     m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike, numbers: Mapping[str, float]
 ) -> NDArray[np.float64]:
-    r"""Seconds of one MoE layer with small experts: launch, the experts that are read, the tokens.
+    r"""Seconds of one MoE layer with small experts and few tokens: launch, and the experts that are read.
 
     .. math:: t = t_0 + a\,E_\text{active}(m) + b\,m
 
-    ``numbers`` holds ``launch_s``, ``expert_s`` (an active expert) and ``token_s``: those of
+    ``numbers`` holds ``launch_s``, ``expert_s`` (an active expert) and, if it is not 0, ``token_s``. Those of
     ``calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4")`` are for experts of 7168 × 256 a GPU and up to 384
-    tokens, and hold for that layer only.
+    tokens and hold for that layer only; they leave b out, which 14 published points do not determine.
 
     >>> law = calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4")
     >>> t = moe_law_s([1, 384], n_experts=256, n_chosen=8, numbers=law.numbers)
@@ -203,7 +202,8 @@ def moe_law_s(
     True
     """
     active = active_experts(m, n_experts=n_experts, n_chosen=n_chosen)
-    return numbers["launch_s"] + numbers["expert_s"] * active + numbers["token_s"] * np.asarray(m, np.float64)
+    per_token_s = numbers.get("token_s", 0.0)
+    return numbers["launch_s"] + numbers["expert_s"] * active + per_token_s * np.asarray(m, np.float64)
 
 
 def _kernel(engine: str, fmt: Format) -> Kernel:
@@ -217,6 +217,8 @@ def _kernel(engine: str, fmt: Format) -> Kernel:
 
 def _numbers(chip: Chip, engine: str, fmt: Format, transfer_from: str | None) -> Mapping[str, float]:
     chip.peak_flops_per_s(fmt)  # refuses a chip without that format before its calibration is looked for
+    if chip.n_sms is None:
+        raise ValueError(f"gemm_s: {chip.title} has no n_sms, which its waves need; allowed: bound=True (the roofline)")
     name = chip.name if transfer_from is None else transfer_from
     found = calibration.find("gemm", name, engine, fmt.name)
     if found is None:
@@ -231,7 +233,12 @@ def _numbers(chip: Chip, engine: str, fmt: Format, transfer_from: str | None) ->
             f"gemm_s: this {chip.title} is not the one that was measured; allowed: transfer_from={chip.name!r} "
             "(its fitted numbers with the changed datasheet), or bound=True (the roofline)"
         )
-    return found.numbers
+    numbers = dict(found.numbers)
+    if transfer_from in CHIPS and "operand_bytes_per_s" in numbers:
+        source = CHIPS[transfer_from]
+        grown = chip.peak_flops_per_s(fmt) / source.peak_flops_per_s(fmt) * (source.n_sms / chip.n_sms)
+        numbers["operand_bytes_per_s"] *= grown
+    return numbers
 
 
 def _in_blocks(block, *sizes: ArrayLike) -> NDArray[np.float64]:

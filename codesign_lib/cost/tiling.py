@@ -33,9 +33,10 @@ def whole(subject: str, **sizes: ArrayLike) -> list[NDArray[np.float64]]:
     """
     arrays = positive(subject, **sizes)
     for name, array in zip(sizes, arrays, strict=True):
-        fractional = array != np.floor(array)
-        if fractional.any():
-            raise ValueError(f"{subject}: {name} is {array[fractional][0]}; allowed: whole numbers of at least 1")
+        for part in np.nditer(array, flags=["external_loop", "buffered", "zerosize_ok"], buffersize=16_384):
+            fractional = part != np.floor(part)
+            if fractional.any():
+                raise ValueError(f"{subject}: {name} is {part[fractional][0]}; allowed: whole numbers of at least 1")
     return arrays
 
 
