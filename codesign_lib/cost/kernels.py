@@ -103,8 +103,8 @@ def gemm_s(
     nobody measured; ``tools/validate_gemm.py`` prints what such guesses are worth. Between chips the rate at which
     operands are fed is taken to grow with the peak an SM, as tensor cores and their feed are designed together.
 
-    Sizes broadcast and are whole and at least 1, else ValueError. So are refused: a format or engine without kernel,
-    a chip without calibration, a ``Chip`` whose numbers differ from the calibrated one's.
+    Sizes broadcast and are whole and at least 1, else ValueError. So are refused: a format or engine without kernel
+    (the bound takes any format), a chip without calibration, a ``Chip`` whose numbers differ from the calibrated one's.
 
     >>> t = gemm_s([1, 8192], 8192, 8192, chip="gb300", fmt="nvfp4")
     >>> bool((t > gemm_s([1, 8192], 8192, 8192, chip="gb300", fmt="nvfp4", bound=True)).all())
@@ -116,12 +116,10 @@ def gemm_s(
     """
     m, k, n = whole("gemm_s", m=m, k=k, n=n)
     fmt, c = as_format(fmt), as_chip(chip)
-    kernel = _kernel(engine, fmt)
+    _check_engine(engine)
     if bound:
         if transfer_from is not None:
-            raise ValueError(
-                "gemm_s: bound=True takes no fitted numbers; allowed: bound=True or transfer_from, not both"
-            )
+            raise ValueError("gemm_s: bound=True takes no fitted numbers; allowed: either bound=True or transfer_from")
         return roofline.time_s(ops.linear(m, k, n, inputs=fmt, weights=fmt, outputs=BF16), c, fmt)
     kernel, numbers = _kernel(engine, fmt), _numbers(c, engine, fmt, transfer_from)
     return form_s(m, k, n, chip=c, fmt=fmt, kernel=kernel, numbers=numbers)
@@ -145,7 +143,7 @@ def form_s(
     fmt, c = as_format(fmt), as_chip(chip)
     b, bandwidth = fmt.bytes_per_element, c.hbm_bytes_per_s
     stream = 1 / (numbers["memory_fraction"] * bandwidth)
-    quantise = (BF16.bytes_per_element + b) / (numbers["quantise_fraction"] * bandwidth) if fmt != BF16 else 0.0
+    quantise = (BF16.bytes_per_element + b) / (numbers.get("quantise_fraction", np.inf) * bandwidth)
     rate = numbers["compute_fraction"] * c.peak_flops_per_s(fmt) / c.n_sms
     feed = numbers.get("operand_bytes_per_s", np.inf)
     tiles = [(x, y, max(2 * x * y / rate, b * (x + y) / feed)) for x, y in kernel.tiles]
@@ -206,9 +204,12 @@ def moe_law_s(
     return numbers["launch_s"] + numbers["expert_s"] * active + per_token_s * np.asarray(m, np.float64)
 
 
-def _kernel(engine: str, fmt: Format) -> Kernel:
+def _check_engine(engine: str) -> None:
     if engine not in ENGINES:
         raise ValueError(f"gemm_s: engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+
+
+def _kernel(engine: str, fmt: Format) -> Kernel:
     if (engine, fmt.name) not in KERNELS:
         known = ", ".join(f for e, f in KERNELS if e == engine)
         raise ValueError(f"gemm_s: {engine} has no kernel in {fmt.name}; it has {known}")
