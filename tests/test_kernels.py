@@ -144,6 +144,15 @@ def test_measured_staircase_of_a_layer_that_was_not_fitted():
     assert latency_s[513] / latency_s[512] > 1.4 and ours[1] / ours[0] > 1.25
 
 
+def test_parts_make_the_whole():
+    for c in CALIBRATED:
+        p = kernels.gemm_parts_s([[1], [700]], [512, 4096], 2048, chip=c.chip, fmt=c.fmt, engine=c.engine)
+        whole = kernels.gemm_s([[1], [700]], [512, 4096], 2048, chip=c.chip, fmt=c.fmt, engine=c.engine)
+        assert all(part.shape == (2, 2) for part in p)
+        assert (p.quantise_s > 0).all() == (c.fmt != "bf16")
+        np.testing.assert_allclose(p.launch_s + p.quantise_s + np.hypot(p.compute_s, p.memory_s), whole, rtol=1e-12)
+
+
 def test_measured_squares():
     n = np.array([512, 1024, 2048, 4096, 8192, 16384])
     teraflops = {  # GB300, TensorRT-LLM, 8192 tokens
@@ -209,19 +218,3 @@ def test_bytes_are_those_of_the_formats():
     assert (BF16.bytes_per_element, NVFP4.bytes_per_element) == (2, 0.5625)
     big = kernels.gemm_s(1, 65536, 65536, chip="gb300", fmt="nvfp4", bound=True)
     assert big == pytest.approx(0.5625 * 65536**2 / 8e12, rel=1e-4)
-
-
-def test_moe_layer_law_against_its_published_table():
-    law = calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4").numbers
-    points = rows("moe_dense_b200")
-    m, measured_s = (np.array([float(r[c]) for r in points]) for c in ("m", "moe_s"))
-    ours = kernels.moe_law_s(m, n_experts=256, n_chosen=8, numbers=law)
-    assert np.mean(np.abs(ours / measured_s - 1)) < 0.05
-
-
-def test_active_experts_in_its_limits():
-    assert kernels.active_experts(1, n_experts=256, n_chosen=8) == pytest.approx(8)
-    assert kernels.active_experts(10**6, n_experts=256, n_chosen=8) == 256
-    assert kernels.active_experts([1, 2, 3], n_experts=8, n_chosen=8).tolist() == [8, 8, 8]
-    with pytest.raises(ValueError, match="n_chosen ≤ n_experts"):
-        kernels.active_experts(1, n_experts=8, n_chosen=9)

@@ -19,7 +19,7 @@ import measured
 import numpy as np
 from scipy.optimize import least_squares
 
-from codesign_lib.cost import kernels
+from codesign_lib.cost import experts, kernels
 from codesign_lib.specs import formats, hardware
 
 DATA = Path(__file__).parents[1] / "codesign_lib" / "data"
@@ -254,7 +254,7 @@ N_MOE_NUMBERS = 2  # the third lowers the error on fitted points and raises it o
 
 
 def fit_moe(m: np.ndarray, latency_s: np.ndarray, n_numbers: int = N_MOE_NUMBERS) -> dict[str, float]:
-    x = np.stack([np.ones_like(m), kernels.active_experts(m, n_experts=256, n_chosen=8), m], axis=1)[:, :n_numbers]
+    x = np.stack([np.ones_like(m), experts.active_experts(m, n_experts=256, n_chosen=8), m], axis=1)[:, :n_numbers]
     found = np.linalg.lstsq(x / latency_s[:, None], np.ones_like(m), rcond=None)[0]
     return dict(zip(MOE_NUMBERS, found, strict=False))
 
@@ -264,7 +264,7 @@ def moe_left_out_s(n_numbers: int = N_MOE_NUMBERS) -> np.ndarray:
     m, latency_s = moe_points()
     others = [np.arange(len(m)) != i for i in range(len(m))]
     fits = [fit_moe(m[o], latency_s[o], n_numbers) for o in others]
-    return np.array([kernels.moe_law_s(x, n_experts=256, n_chosen=8, numbers=f) for x, f in zip(m, fits, strict=True)])
+    return np.array([experts.moe_law_s(x, n_experts=256, n_chosen=8, numbers=f) for x, f in zip(m, fits, strict=True)])
 
 
 def calibrate_moe() -> dict:

@@ -21,7 +21,7 @@ import gemm_steps
 import measured
 import numpy as np
 
-from codesign_lib.cost import calibration, kernels
+from codesign_lib.cost import calibration, experts, kernels
 from codesign_lib.specs import hardware
 
 FOLDER = calibrate.DATA / "validation"
@@ -172,7 +172,7 @@ def named_rows(tables: dict) -> Iterator[Check]:
     m, latency_s = calibrate.moe_points()
     for n_numbers in (2, 3):
         law = calibrate.fit_moe(m, latency_s, n_numbers)
-        fitted_s = kernels.moe_law_s(m, n_experts=256, n_chosen=8, numbers=law)
+        fitted_s = experts.moe_law_s(m, n_experts=256, n_chosen=8, numbers=law)
         yield mean_error(f"MoE law of {n_numbers} numbers, 14 fitted points", fitted_s, latency_s, 5)
         check = mean_error(
             f"MoE law of {n_numbers} numbers, each point left out", calibrate.moe_left_out_s(n_numbers), latency_s, 5

@@ -28,9 +28,10 @@ see :py:func:`codesign_lib.cost.tiling.row_alignment_bytes`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -125,6 +126,39 @@ def gemm_s(
     return form_s(m, k, n, chip=c, fmt=fmt, kernel=kernel, numbers=numbers)
 
 
+class Parts(NamedTuple):
+    """Seconds by part: ``launch_s + quantise_s + √(compute_s² + memory_s²)`` is the whole."""
+
+    launch_s: NDArray[np.float64]
+    quantise_s: NDArray[np.float64]
+    compute_s: NDArray[np.float64]
+    memory_s: NDArray[np.float64]
+
+
+def gemm_parts_s(
+    m: ArrayLike,
+    k: ArrayLike,
+    n: ArrayLike,
+    *,
+    chip: Chip | str,
+    fmt: Format | str,
+    engine: str = "trtllm",
+    transfer_from: str | None = None,
+) -> Parts:
+    """The parts of :py:func:`gemm_s`, of one shape. A kernel alone, its inputs quantised: √(compute_s² + memory_s²).
+
+    >>> p = gemm_parts_s(8192, 8192, 8192, chip="gb300", fmt="nvfp4")
+    >>> total_s = p.launch_s + p.quantise_s + np.hypot(p.compute_s, p.memory_s)
+    >>> bool(np.isclose(total_s, gemm_s(8192, 8192, 8192, chip="gb300", fmt="nvfp4")))
+    True
+    """
+    m, k, n = np.broadcast_arrays(*whole("gemm_s", m=m, k=k, n=n))
+    _check_engine(engine)
+    fmt, c = as_format(fmt), as_chip(chip)
+    kernel, numbers = _kernel(engine, fmt), _numbers(c, engine, fmt, transfer_from)
+    return Parts(np.full(m.shape, numbers["launch_s"])[()], *_parts(c, fmt, kernel, numbers)(m, k, n))
+
+
 def form_s(
     m: ArrayLike,
     k: ArrayLike,
@@ -140,7 +174,17 @@ def form_s(
     Sizes broadcast; they are taken as float64 and not checked. Absent numbers: no ``quantise_fraction`` leaves the
     quantisation pass out, no ``operand_bytes_per_s`` makes feeding free, a kernel that splits needs ``split_s``.
     """
-    fmt, c = as_format(fmt), as_chip(chip)
+    parts = _parts(as_chip(chip), as_format(fmt), kernel, numbers)
+
+    def block(m: NDArray, k: NDArray, n: NDArray) -> NDArray:
+        quantise, compute, memory = parts(m, k, n)
+        return numbers["launch_s"] + quantise + np.sqrt(compute * compute + memory * memory)
+
+    return _in_blocks(block, m, k, n)
+
+
+def _parts(c: Chip, fmt: Format, kernel: Kernel, numbers: Mapping[str, float]) -> Callable[..., tuple[NDArray, ...]]:
+    """A function of (m, k, n) that gives seconds of quantising, computing and moving."""
     b, bandwidth = fmt.bytes_per_element, c.hbm_bytes_per_s
     stream = 1 / (numbers["memory_fraction"] * bandwidth)
     quantise = (BF16.bytes_per_element + b) / (numbers.get("quantise_fraction", np.inf) * bandwidth)
@@ -148,7 +192,7 @@ def form_s(
     feed = numbers.get("operand_bytes_per_s", np.inf)
     tiles = [(x, y, max(2 * x * y / rate, b * (x + y) / feed)) for x, y in kernel.tiles]
 
-    def block(m: NDArray, k: NDArray, n: NDArray) -> NDArray:
+    def parts(m: NDArray, k: NDArray, n: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         whole_s = shared_s = np.inf  # a K element: with at least one tile an SM, and with all SMs busy
         for x, y, tile_s in tiles:
             waves = np.ceil(m / x) * np.ceil(n / y) / c.n_sms
@@ -156,52 +200,13 @@ def form_s(
             whole_s = np.minimum(whole_s, at_least * tile_s)
             if kernel.splits:
                 shared_s = np.minimum(shared_s, waves * tile_s)
-        compute = whole_s * k
-        outputs = m * n
+        compute, inputs, outputs = whole_s * k, m * k, m * n
         if kernel.splits:
             compute = np.minimum(compute, shared_s * k + numbers["split_s"] + MERGE_BYTES * stream * outputs)
-        inputs = m * k
         memory = (b * (inputs + n * k) + kernel.store_bytes * outputs) * stream
-        return numbers["launch_s"] + quantise * inputs + np.sqrt(compute * compute + memory * memory)
+        return quantise * inputs, compute, memory
 
-    return _in_blocks(block, m, k, n)
-
-
-def active_experts(m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike) -> NDArray[np.float64]:
-    r"""Experts that m tokens wake, when each picks ``n_chosen`` of ``n_experts`` at random: the expectation.
-
-    .. math:: E\left(1 - \left(1 - \tfrac{c}{E}\right)^m\right)
-
-    Ignored: routing that prefers some experts, which wakes fewer. ``n_chosen`` beyond ``n_experts``: ValueError.
-
-    >>> active_experts([1, 32, 384], n_experts=256, n_chosen=8).round(1)
-    array([  8. , 163.3, 256. ])
-    """
-    m, n_experts, n_chosen = whole("active_experts", m=m, n_experts=n_experts, n_chosen=n_chosen)
-    if np.any(n_chosen > n_experts):
-        raise ValueError("active_experts: n_chosen is above n_experts; allowed: n_chosen ≤ n_experts")
-    return n_experts * (1 - (1 - n_chosen / n_experts) ** m)
-
-
-def moe_law_s(
-    m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike, numbers: Mapping[str, float]
-) -> NDArray[np.float64]:
-    r"""Seconds of one MoE layer with small experts and few tokens: launch, and the experts that are read.
-
-    .. math:: t = t_0 + a\,E_\text{active}(m) + b\,m
-
-    ``numbers`` holds ``launch_s``, ``expert_s`` (an active expert) and, if it is not 0, ``token_s``. Those of
-    ``calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4")`` are for experts of 7168 × 256 a GPU and up to 384
-    tokens and hold for that layer only; they leave b out, which 14 published points do not determine.
-
-    >>> law = calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4")
-    >>> t = moe_law_s([1, 384], n_experts=256, n_chosen=8, numbers=law.numbers)
-    >>> bool(t[0] < 30e-6 < 150e-6 < t[1])
-    True
-    """
-    active = active_experts(m, n_experts=n_experts, n_chosen=n_chosen)
-    per_token_s = numbers.get("token_s", 0.0)
-    return numbers["launch_s"] + numbers["expert_s"] * active + per_token_s * np.asarray(m, np.float64)
+    return parts
 
 
 def _check_engine(engine: str) -> None:
