@@ -178,6 +178,12 @@ def test_what_transfers():
     assert kernels.gemm_s(4096, 4096, 4096, chip="h100_sxm", fmt="bf16", transfer_from="h100_sxm") == own
     guess = kernels.gemm_s(4096, 4096, 4096, chip="a100_sxm", fmt="bf16", transfer_from="h100_sxm")
     assert own * 2 < guess < own * 4  # an A100 has 0.315 of the peak
+    feed = "operand_bytes_per_s"  # grows with the peak an SM
+    numbers = dict(calibration.gemm("h100_sxm", "trtllm", "bf16").numbers)
+    numbers[feed] *= (2.25e15 / 148) / (1979e12 / 2 / 132)
+    of = dict(chip="b200_sxm", fmt="bf16")
+    by_hand = kernels.form_s(64, 4096, 8192, **of, kernel=kernels.KERNELS["trtllm", "bf16"], numbers=numbers)
+    assert kernels.gemm_s(64, 4096, 8192, **of, transfer_from="h100_sxm") == pytest.approx(by_hand, rel=1e-12)
     faster = dataclasses.replace(chip("gb300"), hbm_bytes_per_s=16e12)
     what_if = kernels.gemm_s(1, 8192, 8192, chip=faster, fmt="bf16", transfer_from="gb300")
     assert what_if < kernels.gemm_s(1, 8192, 8192, chip="gb300", fmt="bf16")

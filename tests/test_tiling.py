@@ -44,6 +44,7 @@ def test_published_scale_padding_of_gpt_oss():
     assert tiling.scale_bytes(2880, 2880) == 2944 * 180
     assert tiling.scale_waste(2880, 2880) == pytest.approx(2944 / 2880 - 1, rel=1e-12)
     assert tiling.scale_waste(128, 2880) == 0  # 2880 is a multiple of 64
+    assert tiling.scale_bytes(128, 16) == 4 * 128  # a row's scales come in fours
     assert tiling.scale_bytes(1, 4096) / tiling.scale_bytes(1, 4096, layout="8x4") == 16
 
 
@@ -88,7 +89,7 @@ def test_shapes_broadcast():
     assert tiling.n_tiles(np.int32(2**30), np.int32(2**30), tile=(1, 1)) == 2.0**60
 
 
-@given(rows=SIZES, blocks=st.integers(1, 5000))
+@given(rows=SIZES | st.integers(1, 99).map(lambda i: 128 * i), blocks=st.integers(1, 5000))
 def test_nothing_is_padded_exactly_at_multiples_of_128_and_64(rows, blocks):
     k = 16 * blocks
     assert (tiling.scale_waste(rows, k) == 0) == (rows % 128 == 0 and k % 64 == 0)
