@@ -11,7 +11,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gemm_steps
@@ -56,10 +56,11 @@ class Table:
     latency_s: np.ndarray
     held_out: np.ndarray
     second: np.ndarray
+    own_kernel: kernels.Kernel | None = None  # another than the engine's, to compare forms
 
     def rows(self, which: np.ndarray) -> Table:
         cut = {name: getattr(self, name)[which] for name in ("m", "k", "n", "latency_s", "held_out", "second")}
-        return Table(chip=self.chip, engine=self.engine, fmt=self.fmt, **cut)
+        return replace(self, **cut)
 
     def draw(self, n_rows: int, seed: int) -> Table:
         if len(self.m) <= n_rows:
@@ -68,7 +69,7 @@ class Table:
 
     @property
     def kernel(self) -> kernels.Kernel:
-        return kernels.KERNELS[self.engine, self.fmt.name]
+        return self.own_kernel or kernels.KERNELS[self.engine, self.fmt.name]
 
     def form_s(self, numbers: Mapping[str, float]) -> np.ndarray:
         return kernels.form_s(self.m, self.k, self.n, chip=self.chip, fmt=self.fmt, kernel=self.kernel, numbers=numbers)

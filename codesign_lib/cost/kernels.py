@@ -65,7 +65,7 @@ class Kernel:
     source: str
 
 
-_CHOSEN = "chosen on one half of the fitting rows, judged on the other (tools/calibrate.py)"
+_CHOSEN = "chosen on one half of the fitting rows, judged on the other (tools/choose_gemm.py)"
 _HEIGHTS = ((16, 128), (32, 128), (64, 128), (128, 128))
 # fmt: off
 _CUBLAS = Kernel(tiles=_HEIGHTS, whole_waves=False, splits=True, store_bytes=2, source=_CHOSEN)
