@@ -6,9 +6,12 @@ that quantises BF16 activations.
 
 from __future__ import annotations
 
+import re
+import zlib
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 PACKAGE = "aiconfigurator-core"
@@ -25,6 +28,9 @@ VERSIONS_OF_CHIP = {
 }
 
 
+OUTSIDE_CHIPS = ("a100_sxm", "l40s", "rtx_pro_6000_server")  # measured, but no calibration is fitted to them
+
+
 def package_version() -> str:
     return version(PACKAGE)
 
@@ -34,6 +40,13 @@ def systems() -> Path:
     import aiconfigurator_core
 
     return Path(aiconfigurator_core.__file__).parent / "systems"
+
+
+def sheet(chip: str) -> dict[str, float]:
+    """Numbers of the package's description of a chip, section ``gpu``."""
+    text = (systems() / f"{chip}.yaml").read_text(encoding="utf-8")
+    found = re.findall(r"^  (\w+): ([\d.eE+-]+)\s*(?:#.*)?$", text.split("\nnode:")[0], flags=re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 def engine_version(chip: str, engine: str) -> str:
@@ -52,3 +65,13 @@ def gemm(chip: str, engine: str) -> pd.DataFrame:
     table = table[table.fmt.notna() & ~((engine == "vllm") & (table.fmt == "fp8_block"))]
     table["latency_s"] = table.pop("latency") * 1e-3
     return table.sort_values(["fmt", "m", "n", "k"], ignore_index=True)[["fmt", "m", "n", "k", "latency_s"]]
+
+
+def held_out(n: pd.Series, k: pd.Series, bit: int = 0) -> np.ndarray:
+    """Whether each layer is kept from the fit: a bit of a checksum of (n, k), the same on every machine.
+
+    Bit 0 splits fitting rows from held-out ones; bit 1 splits the fitting rows again, to choose between forms.
+    """
+    layers, where = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
+    bits = np.array([zlib.crc32(f"{int(a)}x{int(b)}".encode()) >> bit & 1 for a, b in layers], dtype=bool)
+    return bits[where.ravel()]

@@ -1,0 +1,138 @@
+"""Fitted numbers: few a chip × engine × format × kernel, with where they come from and how wrong they are.
+
+``data/calibration.csv`` is written by ``tools/calibrate.py``, which alone fits. Errors are those on rows that the fit
+never saw: ``|prediction / measurement − 1|``, its median and 90th percentile, and the median of the signed one.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from codesign_lib.cost import tiling
+from codesign_lib.specs.quantities import positive
+
+UNIVERSAL = "universal"
+"""Name of the set that is fitted to all chips at once: what a new chip may expect."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Numbers of one kernel on one chip, in one engine and format.
+
+    ``numbers`` maps names that carry their unit to values: ``launch_s``, ``compute_fraction``, … (see the function
+    that uses them). ``shared_with`` names the engine that has the same numbers but ``launch_s``, if there is one.
+
+    >>> c = gemm("gb300", "trtllm", "nvfp4")
+    >>> sorted(c.numbers)
+    ['compute_fraction', 'launch_s', 'memory_fraction', 'quantise_fraction']
+    """
+
+    kernel: str
+    chip: str
+    engine: str
+    fmt: str
+    numbers: Mapping[str, float]
+    shared_with: str | None
+    n_held_out: int
+    median_error_fraction: float
+    p90_error_fraction: float
+    bias_fraction: float
+    source: str
+
+
+@cache
+def table(name: str = "calibration") -> tuple[Calibration, ...]:
+    """All calibrations of ``data/NAME.csv``, in its order."""
+    text = files("codesign_lib").joinpath(f"data/{name}.csv").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    header = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return tuple(
+        Calibration(
+            kernel=row["kernel"],
+            chip=row["chip"],
+            engine=row["engine"],
+            fmt=row["fmt"],
+            numbers=MappingProxyType(
+                {name: float(value) for name, value in (pair.split("=") for pair in row["numbers"].split())}
+            ),
+            shared_with=row["shared_with"] or None,
+            n_held_out=int(row["n_held_out"]),
+            median_error_fraction=float(row["median_error_fraction"]),
+            p90_error_fraction=float(row["p90_error_fraction"]),
+            bias_fraction=float(row["bias_fraction"]),
+            source=f"{header['source']}, {header['version']}",
+        )
+        for row in rows
+    )
+
+
+def find(kernel: str, chip: str, engine: str, fmt: str) -> Calibration | None:
+    """The calibration of that name, None where there is none."""
+    return _index().get((kernel, chip, engine, fmt))
+
+
+def chips(kernel: str, engine: str, fmt: str) -> tuple[str, ...]:
+    """Chips for which that kernel is calibrated, the universal set included.
+
+    >>> chips("gemm", "trtllm", "nvfp4")
+    ('b200_sxm', 'b300_sxm', 'gb200', 'gb300', 'universal')
+    """
+    return tuple(c.chip for c in table() if (c.kernel, c.engine, c.fmt) == (kernel, engine, fmt))
+
+
+def gemm(chip: str, engine: str, fmt: str) -> Calibration:
+    """The numbers of :py:func:`codesign_lib.cost.kernels.gemm_s`, with their held-out errors.
+
+    >>> gemm("h100_sxm", "trtllm", "nvfp4")
+    Traceback (most recent call last):
+    ValueError: no calibrated gemm for h100_sxm in trtllm nvfp4; calibrated: b200_sxm, b300_sxm, gb200, gb300, universal
+    """
+    found = find("gemm", chip, engine, fmt)
+    if found is None:
+        known = ", ".join(chips("gemm", engine, fmt)) or "no chip"
+        raise ValueError(f"no calibrated gemm for {chip} in {engine} {fmt}; calibrated: {known}")
+    return found
+
+
+def sm_count_errors(
+    m: ArrayLike, k: ArrayLike, n: ArrayLike, latency_s: ArrayLike, *, tile: tuple[int, int], candidates: Iterable[int]
+) -> dict[int, float]:
+    r"""How well each SM count explains the steps in measured times: mean ``|error|`` of the best straight law.
+
+    .. math:: t = (a_1 k + a_2) \lceil \lceil m/x \rceil \lceil n/y \rceil / S \rceil
+              + a_3\,mk + a_4\,mn + a_5\,nk + a_6
+
+    Fitted by least squares on relative errors for every candidate S; terms that the rows cannot tell apart do no harm.
+    Rows of several n and k are needed: one column leaves neighbours tied.
+
+    >>> m = np.arange(1, 65) * 128
+    >>> steps_s = 1e-6 * tiling.n_waves(tiling.n_tiles(m, 8192, tile=(128, 256)), 152) + 5e-6
+    >>> errors = sm_count_errors(m, 8192, 8192, steps_s, tile=(128, 256), candidates=(148, 152, 160))
+    >>> min(errors, key=errors.get)
+    152
+    """
+    m, k, n, latency_s = np.broadcast_arrays(*positive("sm_count_errors", m=m, k=k, n=n, latency_s=latency_s))
+    tiles = tiling.n_tiles(m, n, tile=tile)
+    linear = [m * k, m * n, n * k, np.ones(m.shape)]
+    found = {}
+    for n_sms in candidates:
+        waves = tiling.n_waves(tiles, n_sms)
+        x = np.stack([waves * k, waves, *linear], axis=-1).reshape(m.size, -1) / latency_s.reshape(-1, 1)
+        x = x / np.abs(x).max(axis=0)
+        best = np.linalg.lstsq(x, np.ones(m.size), rcond=1e-9)[0]
+        found[n_sms] = float(np.mean(np.abs(x @ best - 1)))
+    return found
+
+
+@cache
+def _index() -> dict[tuple[str, str, str, str], Calibration]:
+    return {(c.kernel, c.chip, c.engine, c.fmt): c for c in table()}

@@ -1,0 +1,51 @@
+"""Experts of a mixture that a batch wakes, and what reading them takes: few tokens, small experts.
+
+Ignored: routing that prefers some experts, which wakes fewer of them and makes the busiest GPU wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codesign_lib.cost.tiling import whole
+
+
+def active_experts(m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike) -> NDArray[np.float64]:
+    r"""Experts that m tokens wake, when each picks ``n_chosen`` of ``n_experts`` at random: the expectation.
+
+    .. math:: E\left(1 - \left(1 - \tfrac{c}{E}\right)^m\right)
+
+    ``n_chosen`` beyond ``n_experts``: ValueError.
+
+    >>> active_experts([1, 32, 384], n_experts=256, n_chosen=8).round(1)
+    array([  8. , 163.3, 256. ])
+    """
+    m, n_experts, n_chosen = whole("active_experts", m=m, n_experts=n_experts, n_chosen=n_chosen)
+    if np.any(n_chosen > n_experts):
+        raise ValueError("active_experts: n_chosen is above n_experts; allowed: n_chosen ≤ n_experts")
+    return n_experts * (1 - (1 - n_chosen / n_experts) ** m)
+
+
+def moe_law_s(
+    m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike, numbers: Mapping[str, float]
+) -> NDArray[np.float64]:
+    r"""Seconds of one MoE layer with small experts and few tokens: launch, and the experts that are read.
+
+    .. math:: t = t_0 + a\,E_\text{active}(m) + b\,m
+
+    ``numbers`` holds ``launch_s``, ``expert_s`` (an active expert) and, if it is not 0, ``token_s``. Those of
+    ``calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4")`` are for experts of 7168 × 256 a GPU and up to 384
+    tokens and hold for that layer only; they leave b out, which 14 published points do not determine.
+
+    >>> from codesign_lib.cost import calibration
+    >>> law = calibration.find("moe_layer", "b200_sxm", "trtllm", "nvfp4")
+    >>> t = moe_law_s([1, 384], n_experts=256, n_chosen=8, numbers=law.numbers)
+    >>> bool(t[0] < 30e-6 < 150e-6 < t[1])
+    True
+    """
+    active = active_experts(m, n_experts=n_experts, n_chosen=n_chosen)
+    per_token_s = numbers.get("token_s", 0.0)
+    return numbers["launch_s"] + numbers["expert_s"] * active + per_token_s * np.asarray(m, np.float64)
