@@ -39,7 +39,7 @@ import numpy as np
 
 from codesign_lib.cost import ops, roofline
 from codesign_lib.report import claims, plotting
-from codesign_lib.report.claims import roofline as measured
+from codesign_lib.report.claims import gemm as measured
 from codesign_lib.report.plotting import say, si, table
 from codesign_lib.specs import formats, hardware, models
 

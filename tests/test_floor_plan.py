@@ -10,7 +10,7 @@ LIBRARY = Path(__file__).resolve().parent.parent / "codesign_lib"
 # A wing knows those before it. Inside a wing a module knows those of earlier groups.
 WINGS = {
     "specs": [{"formats", "quantities"}, {"published", "hf_config"}, {"hardware", "models"}],
-    "cost": [{"roofline", "tiling"}, {"ops"}, {"calibration", "kernels", "collectives"}],
+    "cost": [{"roofline", "tiling"}, {"ops", "calibration", "experts"}, {"kernels", "collectives"}],
     "lowbit": [{"nvfp4", "microscaling"}, {"recipes"}],
     "serving": [{"pipeline", "sharded_attention"}, {"layout"}, {"decode", "prefill", "afd"}, {"frontier"}],
     "report": [{"plotting", "claims", "review", "handover"}],

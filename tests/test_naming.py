@@ -1,13 +1,16 @@
 """Every number of a spec says its unit in its name, and every spec says its source."""
 
 import dataclasses
+import types
 import typing
 
 import pytest
 
+from codesign_lib.cost import calibration, kernels
 from codesign_lib.specs import formats, hardware, models, published
 
 SPECS = [formats.Format, hardware.Chip, hardware.Other, models.Model, published.Claim]
+SPECS += [calibration.Calibration, kernels.Kernel]
 UNITS = ("_s", "_per_s", "_bytes", "_bits", "_elements", "_hz", "_w", "_fraction", "_params")
 # numbers whose unit is stated beside them: the claim's own, or that of the field an Other stands for
 UNIT_BESIDE = {"value", "rtol", "quantum", "recorded_gap"}
@@ -16,7 +19,8 @@ UNIT_BESIDE = {"value", "rtol", "quantum", "recorded_gap"}
 def numbers(spec: type) -> list[str]:
     hints = typing.get_type_hints(spec)
     number = {float, int}
-    return [n for n, hint in hints.items() if hint in number or number & set(typing.get_args(hint))]
+    optional = {n: set(typing.get_args(hint)) for n, hint in hints.items() if isinstance(hint, types.UnionType)}
+    return [n for n, hint in hints.items() if hint in number or number & optional.get(n, set())]
 
 
 @pytest.mark.parametrize("spec", [*SPECS, models.LinearLayer], ids=lambda s: s.__name__)
@@ -24,6 +28,12 @@ def test_numbers_carry_their_unit(spec):
     for name in numbers(spec):
         counted = name.startswith(("n_", "d_")) or name in ("k", "n", "count")
         assert counted or name.endswith(UNITS) or name in UNIT_BESIDE, f"{spec.__name__}.{name}: which unit?"
+
+
+def test_fitted_numbers_carry_their_unit():
+    names = {name for c in calibration.table() for name in c.numbers}
+    assert len(names) >= 5
+    assert all(name.endswith(UNITS) for name in names), names
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.__name__)

@@ -96,14 +96,14 @@ def test_unknown_topic():
 
 class TestTable:
     def test_reads_numbers_and_text(self):
-        table = published.table("linear_gb300")
+        table = published.table("gemm_gb300")
         assert table["latency_s"].dtype == np.float64
         assert set(table["engine"]) == {"trtllm", "sglang"}
         assert all(table.header[key] for key in published.HEADER)
 
     def test_refuses_unknown_column_and_empty_selection(self):
-        table = published.table("linear_gb300")
-        with pytest.raises(ValueError, match=r"no column 'h'; it has engine, fmt"):
+        table = published.table("gemm_gb300")
+        with pytest.raises(ValueError, match=r"no column 'h'; it has chip, engine"):
             table["h"]
         with pytest.raises(ValueError, match="no row with fmt='int8'"):
             table.where(fmt="int8")
@@ -124,6 +124,6 @@ class TestTable:
     def test_every_csv_has_a_full_header(self):
         folder = published.files("codesign_lib") / "data"
         names = sorted(str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.csv"))
-        assert "linear_gb300" in names
+        assert "gemm_gb300" in names
         for name in names:
             published.table(name)

@@ -78,7 +78,7 @@ MUTATIONS: list[tuple[str, str, Edit]] = [
     ("time_s: the smaller term", "codesign_lib/cost/roofline.py", swap("np.maximum(compute_s", "np.minimum(compute_s")),
     ("min_tokens: never infinite", "codesign_lib/cost/roofline.py", swap("ridge * (a * k + o * n), 0)", "ridge * (a * k + o * n), 1)")),
     ("positive: zero let through", "codesign_lib/specs/quantities.py", swap("np.min(array) > 0", "np.min(array) >= 0")),
-    ("a measured row", "codesign_lib/data/linear_gb300.csv", swap("8192,4096,4096,8.80096e-05", "8192,4096,4096,9.80096e-05")),
+    ("a measured row", "codesign_lib/data/gemm_gb300.csv", swap("trtllm,nvfp4,8192,4096,4096,8.80096e-05", "trtllm,nvfp4,8192,4096,4096,9.80096e-05")),
     ("a recorded gap", "codesign_lib/data/recorded_gaps.csv", swap("squares/trtllm/nvfp4/h4096,-0.792", "squares/trtllm/nvfp4/h4096,-0.762")),
     ("a published cell", "codesign_lib/report/claims/roofline.py", swap("(1.15, 0.37, 2.10)", "(1.15, 0.38, 2.10)")),
     ("an import that goes up", "codesign_lib/specs/models.py", swap("from dataclasses import dataclass", "from dataclasses import dataclass\nfrom codesign_lib.cost import roofline")),

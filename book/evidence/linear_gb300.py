@@ -20,10 +20,10 @@ from itertools import product
 import numpy as np
 
 from codesign_lib.report import claims, plotting
-from codesign_lib.report.claims import roofline as measured
+from codesign_lib.report.claims import gemm as measured
 from codesign_lib.specs import published
 
-header = published.table("linear_gb300").header
+header = published.table("gemm_gb300").header
 plotting.say("; ".join(f"**{key}**: {header[key]}" for key in ("source", "version", "date", "licence")))
 
 # %% [markdown]

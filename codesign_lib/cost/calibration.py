@@ -6,17 +6,16 @@ never saw: ``|prediction / measurement − 1|``, its median and 90th percentile,
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from codesign_lib.cost import tiling
+from codesign_lib.specs import published
 from codesign_lib.specs.quantities import positive
 
 UNIVERSAL = "universal"
@@ -51,27 +50,26 @@ class Calibration:
 @cache
 def table(name: str = "calibration") -> tuple[Calibration, ...]:
     """All calibrations of ``data/NAME.csv``, in its order."""
-    text = files("codesign_lib").joinpath(f"data/{name}.csv").read_text(encoding="utf-8")
-    lines = text.splitlines()
-    header = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return tuple(
-        Calibration(
-            kernel=row["kernel"],
-            chip=row["chip"],
-            engine=row["engine"],
-            fmt=row["fmt"],
-            numbers=MappingProxyType(
-                {name: float(value) for name, value in (pair.split("=") for pair in row["numbers"].split())}
-            ),
-            shared_with=row["shared_with"] or None,
-            n_held_out=int(row["n_held_out"]),
-            median_error_fraction=float(row["median_error_fraction"]),
-            p90_error_fraction=float(row["p90_error_fraction"]),
-            bias_fraction=float(row["bias_fraction"]),
-            source=f"{header['source']}, {header['version']}",
-        )
-        for row in rows
+    found = published.table(name)
+    rows = (dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True))
+    source = f"{found.header['source']}, {found.header['version']}"
+    return tuple(_calibration(row, source) for row in rows)
+
+
+def _calibration(row: dict[str, object], source: str) -> Calibration:
+    pairs = (pair.split("=") for pair in str(row["numbers"]).split())
+    return Calibration(
+        kernel=str(row["kernel"]),
+        chip=str(row["chip"]),
+        engine=str(row["engine"]),
+        fmt=str(row["fmt"]),
+        numbers=MappingProxyType({name: float(value) for name, value in pairs}),
+        shared_with=str(row["shared_with"]) or None,
+        n_held_out=int(row["n_held_out"]),
+        median_error_fraction=float(row["median_error_fraction"]),
+        p90_error_fraction=float(row["p90_error_fraction"]),
+        bias_fraction=float(row["bias_fraction"]),
+        source=source,
     )
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost import ops, roofline
+from codesign_lib.report.claims import gemm
 from codesign_lib.report.claims.pair import Pair, measured
-from codesign_lib.specs import hardware, published
-from codesign_lib.specs.formats import Format, as_format
+from codesign_lib.specs import hardware
 from codesign_lib.specs.published import Claim
-from codesign_lib.specs.quantities import positive
 
 ARTICLE = "NVIDIA, AI Model Co-Design: Hardware-Friendly LLM Design, 2026-07-10"
 CHIP = "gb300"
@@ -64,73 +62,27 @@ def _table2_cell(m: int, part: str, *, twice: bool) -> float:
     return round(seconds, 9) if twice else seconds
 
 
-# How the measured tables were run: this many tokens, inputs and weights in the format, output BF16
-TOKENS = 8192
-ENGINES = {"trtllm": "TensorRT-LLM", "sglang": "SGLang"}
-SIZES = (512, 1024, 2048, 4096, 8192, 16384)
-_SOURCE = "data/linear_gb300.csv (aiconfigurator-core 0.12.0)"
-
-
-def measured_s(engine: str, fmt: Format | str, k: ArrayLike, n: ArrayLike, *, m: ArrayLike = TOKENS) -> NDArray:
-    """Measured seconds of k×n linear layers on GB300 for m tokens, in one engine and format. Sizes broadcast.
-
-    Raises ValueError for a size that ``data/linear_gb300.csv`` does not hold.
-
-    >>> float(measured_s("trtllm", "nvfp4", 4096, 4096))
-    8.8...e-05
-    """
-    times = _measured_times()
-    m, k, n = np.broadcast_arrays(*positive("measured_s", m=m, k=k, n=n))
-    keys = [(engine, as_format(fmt).name, *size) for size in zip(m.ravel(), k.ravel(), n.ravel(), strict=True)]
-    missing = [key for key in keys if key not in times]
-    if missing:
-        raise ValueError(f"data/linear_gb300.csv has no row for engine, format, m, k, n = {missing[0]}")
-    return np.array([times[key] for key in keys]).reshape(m.shape)
-
-
-@cache
-def _measured_times() -> dict[tuple, float]:
-    table = published.table("linear_gb300")
-    keys = zip(*(table[column].tolist() for column in ("engine", "fmt", "m", "k", "n")), strict=True)
-    return dict(zip(keys, table["latency_s"].tolist(), strict=True))
-
-
-def measured_sizes(h: int) -> NDArray:
-    """Every H′ for which the up- and the down-projection of hidden size ``h`` were measured at 8,192 tokens.
-
-    >>> measured_sizes(4096)[:3].tolist()
-    [128.0, 256.0, 512.0]
-    """
-    rows = published.table("linear_gb300").where(m=float(TOKENS))
-    return np.intersect1d(rows.where(k=float(h))["n"], rows.where(n=float(h))["k"])
-
-
-def bound_s(m: ArrayLike, k: ArrayLike, n: ArrayLike, fmt: Format | str) -> NDArray:
-    """Bound in seconds of a linear layer on GB300 as the tables run it: inputs and weights in ``fmt``, output BF16."""
-    return roofline.time_s(ops.linear(m, k, n, inputs=fmt, weights=fmt, outputs="bf16"), CHIP, fmt)
-
-
 def squares() -> Iterator[Pair]:
     """Square layers: how much of the measured time the bound explains."""
-    for engine, title in ENGINES.items():
+    for engine, title in gemm.ENGINES.items():
         for fmt in ("bf16", "fp8", "nvfp4"):
-            for h in SIZES:
+            for h in gemm.SIZES:
                 yield measured(
-                    f"squares/{engine}/{fmt}/h{h}", f"{title} {fmt}, {TOKENS:,} tokens, H = {h:,}",
-                    measured_s(engine, fmt, h, h), "s", _SOURCE, partial(bound_s, TOKENS, h, h, fmt),
+                    f"squares/{engine}/{fmt}/h{h}", f"{title} {fmt}, {gemm.TOKENS:,} tokens, H = {h:,}",
+                    gemm.measured_s(engine, fmt, h, h), "s", gemm.SOURCE, partial(gemm.bound_s, gemm.TOKENS, h, h, fmt),
                 )  # fmt: skip
 
 
 def up_down() -> Iterator[Pair]:
     """NVFP4, H = 4,096: time of the up-projection over that of the down-projection."""
-    for engine, title in ENGINES.items():
-        for width in (w for w in SIZES if w != 4096):  # at 4,096 both are the same GEMM
-            up, down = measured_s(engine, "nvfp4", 4096, width), measured_s(engine, "nvfp4", width, 4096)
+    for engine, title in gemm.ENGINES.items():
+        for width in (w for w in gemm.SIZES if w != 4096):  # at 4,096 both are the same GEMM
+            up, down = gemm.measured_s(engine, "nvfp4", 4096, width), gemm.measured_s(engine, "nvfp4", width, 4096)
             yield measured(
                 f"up_down/{engine}/h{width}", f"{title} nvfp4, H = 4,096, H′ = {width:,}: up over down",
-                up / down, "×", _SOURCE, partial(_up_over_down, 4096, width),
+                up / down, "×", gemm.SOURCE, partial(_up_over_down, 4096, width),
             )  # fmt: skip
 
 
 def _up_over_down(h: int, width: int) -> float:
-    return float(bound_s(TOKENS, h, width, "nvfp4") / bound_s(TOKENS, width, h, "nvfp4"))
+    return float(gemm.bound_s(gemm.TOKENS, h, width, "nvfp4") / gemm.bound_s(gemm.TOKENS, width, h, "nvfp4"))
