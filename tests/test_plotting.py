@@ -11,18 +11,23 @@ from codesign_lib.specs.published import Claim
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (1.5e16, "FLOP/s", "15 PFLOP/s"),
+        (1.5e16, "FLOP/s", "15.0 PFLOP/s"),
         (9.1626e-6, "s", "9.16 µs"),
-        (999.9, "B", "1 kB"),  # rounds up into the next prefix
-        (1.0, "s", "1 s"),
-        (8e12, "B/s", "8 TB/s"),
-        (-2e3, "W", "-2 kW"),
+        (999.9, "B", "1.00 kB"),  # rounds up into the next prefix
+        (1.0, "s", "1.00 s"),
+        (8e12, "B/s", "8.00 TB/s"),
+        (-2e3, "W", "-2.00 kW"),
         (0, "s", "0 s"),
         (math.inf, "s", "inf s"),
     ],
 )
 def test_si(value, unit, text):
     assert plotting.si(value, unit) == text
+
+
+def test_si_with_a_fixed_prefix():
+    assert plotting.si(8.847e-7, "s", 4, prefix="µ") == "0.8847 µs"
+    assert plotting.si(1234e12, "FLOP/s", prefix="T") == "1,230 TFLOP/s"
 
 
 def test_drawn_hides_the_last_bits():

@@ -9,14 +9,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
-from matplotlib_inline.backend_inline import set_matplotlib_formats
 from numpy.typing import ArrayLike, NDArray
-from tabulate import tabulate
+
+try:
+    import matplotlib
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import EngFormatter
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
+    from tabulate import tabulate
+except ModuleNotFoundError as missing:
+    missing.msg += "; codesign_lib.report.plotting needs it: pip install codesign-lib[plot]"
+    raise
 
 from codesign_lib.cost import roofline
 from codesign_lib.specs.formats import Format
@@ -66,19 +71,24 @@ def drawn(values: ArrayLike) -> NDArray[np.float64]:
     return np.array([float(f"{v:.6g}") for v in array.ravel()]).reshape(array.shape)
 
 
-def si(value: float, unit: str = "", digits: int = 3) -> str:
-    """The value with an SI prefix and ``digits`` significant digits. Bytes take decimal prefixes too.
+def si(value: float, unit: str = "", digits: int = 3, *, prefix: str | None = None) -> str:
+    """The value with an SI prefix and ``digits`` significant digits, zeros at the end included up to a unit.
 
-    >>> si(1.5e16, "FLOP/s"), si(9.16e-6, "s"), si(2403)
-    ('15 PFLOP/s', '9.16 µs', '2.4 k')
+    Bytes take decimal prefixes too. ``prefix`` fixes it, so that a column has one: ``"µ"``.
+
+    >>> si(1.5e16, "FLOP/s"), si(9.16e-6, "s"), si(2.1e-6, "s"), si(8.847e-7, "s", 4, prefix="µ")
+    ('15.0 PFLOP/s', '9.16 µs', '2.10 µs', '0.8847 µs')
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()
     rounded = float(f"{value:.{digits}g}")
     places = EngFormatter.ENG_PREFIXES
     exponent = min(max(3 * math.floor(math.log10(abs(rounded)) / 3), min(places)), max(places))
-    prefix = places[exponent]
-    return f"{rounded / 10.0**exponent:.{digits}g} {prefix}{unit}".strip()
+    if prefix is not None:
+        exponent = next(e for e, p in places.items() if p == prefix)
+    shown = rounded / 10.0**exponent
+    decimals = max(digits - 1 - math.floor(math.log10(abs(shown))), 0)
+    return f"{shown:,.{decimals}f} {places[exponent]}{unit}".strip()
 
 
 @dataclass(frozen=True)
@@ -142,31 +152,37 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def checks(results: Iterable[Check]) -> Shown:
-    """Claims held against our numbers: what, ours, published, gap, verdict."""
+def checks(results: Iterable[Check], *, prefix: str | None = None) -> Shown:
+    """Claims held against our numbers: what, ours, theirs, gap, verdict. ``prefix`` fixes the SI prefix of all."""
     results = list(results)
-    return table(
-        {
-            "claim": [c.claim.what for c in results],
-            "ours": [_value(c.ours, c) for c in results],
-            "published": [_value(c.claim.value, c) for c in results],
-            "gap": ["–" if c.gap is None else f"{c.gap:+.1%}" for c in results],
-            "verdict": [_verdict(c) for c in results],
-        }
-    )
+    columns = {
+        "claim": [c.claim.what for c in results],
+        "ours": [_value(c.ours, c, prefix, digits=4) for c in results],
+        "theirs": [_value(c.claim.value, c, prefix, digits=3) for c in results],
+        "gap": ["–" if c.gap is None else f"{c.gap:+.1%}" for c in results],
+        "verdict": [_verdict(c) for c in results],
+    }
+    # where the gap is the result, a verdict that is the same in every row says nothing
+    if all(c.ok and c.claim.kind == "measured" for c in results):
+        del columns["verdict"]
+    return table(columns)
 
 
-def _value(value: float | Sequence[float], check: Check) -> str:
+def _value(value: float | Sequence[float], check: Check, prefix: str | None, digits: int) -> str:
     if np.ndim(value):
         return ", ".join(f"{v:.3g}" for v in value)
     if check.claim.unit in ("", "×"):
-        return f"{value:.3g} {check.claim.unit}".strip()
-    return si(value, check.claim.unit)
+        return f"{value:.{digits}g} {check.claim.unit}".strip()
+    if check.claim.quantum and digits == 3:  # as printed
+        digits = max(round(math.log10(abs(value) / check.claim.quantum)) + 1, 1)
+    return si(value, check.claim.unit, digits, prefix=prefix)
 
 
 def _verdict(check: Check) -> str:
     if not check.ok:
         return "FAILS"
+    if check.claim.quantum_before:
+        return "agrees if rounded twice"
     return {"exact": "agrees", "measured": "gap as recorded", "trend": "same trend"}[check.claim.kind]
 
 
