@@ -174,7 +174,7 @@ def _value(value: float | Sequence[float], check: Check, prefix: str | None, dig
     if check.claim.unit in ("", "×"):
         return f"{value:.{digits}g} {check.claim.unit}".strip()
     if check.claim.quantum and digits == 3:  # as printed
-        digits = max(round(math.log10(abs(value) / check.claim.quantum)) + 1, 1)
+        digits = len(str(round(abs(value) / check.claim.quantum)))
     return si(value, check.claim.unit, digits, prefix=prefix)
 
 
