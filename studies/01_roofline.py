@@ -271,7 +271,8 @@ for ax, color, f in zip(axes, plotting.SERIES, three, strict=False):
     for engine, title in measured.ENGINES.items():
         ratio = measured.measured_s(engine, f, 4096, width) / measured.measured_s(engine, f, width, 4096)
         plotting.markers(ax, width, ratio, color=color, hollow=engine == "sglang", label=title)
-    ax.set(xscale="log", xlabel="H′", ylabel="up over down" if f is formats.BF16 else "", title=f)
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="H′", ylabel="up over down" if f is formats.BF16 else "", title=f)
     ax.legend(fontsize=7)
 plt.show()
 
