@@ -1,0 +1,264 @@
+"""How a layer mixes tokens: attention, latent attention or a recurrence, built from a config by its family's rules."""
+
+from __future__ import annotations
+
+from codesign_lib.specs.hf_families import Family
+from codesign_lib.specs.hf_fields import Attention, CompressedAttention, Indexer, LatentAttention, Mixer
+from codesign_lib.specs.hf_reader import Keys
+from codesign_lib.specs.hf_recurrent import recurrent
+
+_HEADS = ("num_attention_heads", "n_head")
+_KV_HEADS = ("num_key_value_heads", "num_attention_groups")
+_HEAD_SIZE = ("head_dim", "attention_head_dim", "kv_channels")
+
+
+def mixers(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    """What mixes tokens in each layer: mostly one mixer, none in a layer that is only an FFN, two side by side."""
+    build = _LISTS.get(family.mixer)
+    if build is not None:
+        return build(keys, family, kinds, d_model)
+    made = {kind: _of_kind(keys, family, kind, d_model) for kind in dict.fromkeys(kinds)}
+    return [made[kind] for kind in kinds]
+
+
+def _of_kind(keys: Keys, family: Family, kind: str, d_model: int) -> tuple[Mixer, ...]:
+    if kind in ("moe", "mlp"):
+        return ()
+    if kind == "linear":
+        return (recurrent(keys, family, d_model),)
+    if kind == "parallel":
+        return (heads(keys, family, "full", d_model), recurrent(keys, family, d_model))
+    return (latent(keys) if family.mixer == "latent" else heads(keys, family, kind, d_model),)
+
+
+def heads(keys: Keys, family: Family, kind: str, d_model: int, **changed: object) -> Attention:
+    """Attention with keys and values a head. The head size is ``head_dim``; where it is absent, d_model / heads."""
+    n_heads = keys.size(*_HEADS)
+    n_kv_heads = keys.size(*_KV_HEADS, default=None)
+    if n_kv_heads is None:
+        n_kv_heads = n_heads
+        keys.note(f"num_key_value_heads is absent: as many as attention heads ({n_heads})")
+    d_head = changed.pop("d_head", None) or head_size(keys, d_model, n_heads)
+    n_kv_heads = changed.pop("n_kv_heads", None) or n_kv_heads
+    if n_heads % n_kv_heads:
+        raise keys.refuse(f"num_attention_heads is {n_heads} and num_key_value_heads {n_kv_heads}; "
+                          "allowed: heads that the key-value heads divide")  # fmt: skip
+    gated = family.gate == "flag" and keys.flag("attn_output_gate", default=True)
+    qkv_bias = keys.flag(family.bias_key, default=False) if family.qkv_bias is None else family.qkv_bias
+    out_bias = keys.flag("attention_out_bias", default=qkv_bias) if family.out_bias is None else family.out_bias
+    fields = dict(
+        kind="full" if kind == "sparse" else kind,
+        n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head, d_value=d_head, window_tokens=window(keys, kind),
+        qk_norm=_qk_norm(keys, family), n_gate=n_heads if family.gate == "head" else n_heads * d_head * gated,
+        qkv_bias=qkv_bias, out_bias=out_bias, has_sinks=family.sinks == "all",
+    )  # fmt: skip
+    if kind == "sparse":
+        sparse = keys.sub("sparse_attention_config")
+        fields["indexer"] = Indexer(
+            style="block", n_heads=sparse.size("sparse_num_index_heads"), d_head=sparse.size("sparse_index_dim")
+        )
+        fields["n_selected_tokens"] = sparse.size("sparse_topk_blocks") * sparse.size("sparse_block_size")
+    return Attention(**fields | changed)
+
+
+def head_size(keys: Keys, d_model: int, n_heads: int) -> int:
+    """``head_dim`` or, where it is absent, hidden size / heads, which must then divide."""
+    d_head = keys.size(*_HEAD_SIZE, default=None, most=2**16)
+    if d_head is None:
+        if d_model % n_heads:
+            raise keys.refuse(f"hidden_size is {d_model} and num_attention_heads {n_heads}, and there is no head_dim; "
+                              "allowed: a head_dim, or heads that divide the hidden size")  # fmt: skip
+        d_head = d_model // n_heads
+        keys.note(f"head_dim is absent: hidden_size / num_attention_heads = {d_head}")
+    return d_head
+
+
+def window(keys: Keys, kind: str) -> int | None:
+    """Tokens a sliding or chunked layer keeps, ``None`` for a layer that keeps all."""
+    if kind == "sliding":
+        return keys.size("sliding_window", "sliding_window_size")
+    return keys.size("attention_chunk_size") if kind == "chunked" else None
+
+
+def _qk_norm(keys: Keys, family: Family) -> str:
+    if not family.qk_norm.startswith("?"):
+        return family.qk_norm
+    default = family.name == "minimax_m2"
+    return family.qk_norm[1:] if keys.flag("use_qk_norm", default=default) else ""
+
+
+def latent(keys: Keys, **changed: object) -> LatentAttention:
+    """Multi-head latent attention. ``qk_head_dim``, where given, must be the sum of its two parts."""
+    n_heads = keys.size(*_HEADS)
+    d_nope, d_rope = keys.size("qk_nope_head_dim", most=2**16), keys.size("qk_rope_head_dim", most=2**16)
+    total = keys.size("qk_head_dim", default=d_nope + d_rope)
+    if total != d_nope + d_rope:
+        raise keys.refuse(f"qk_head_dim is {total} but qk_nope_head_dim + qk_rope_head_dim is {d_nope + d_rope}; "
+                          "allowed: the same")  # fmt: skip
+    fields = dict(
+        n_heads=n_heads, d_nope=d_nope, d_rope=d_rope, d_value=keys.size("v_head_dim", most=2**16),
+        q_rank=keys.size("q_lora_rank", default=None), kv_rank=keys.size("kv_lora_rank"), bias=keys.flag("attention_bias", default=False),
+    )  # fmt: skip
+    return LatentAttention(**fields | changed)
+
+
+def _indexed(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    # DeepSeek-V3.2 scores in every layer; GLM-5.2 reuses what an earlier layer selected ("shared").
+    n = len(kinds)
+    indexer = Indexer(style="dsa", n_heads=keys.size("index_n_heads"), d_head=keys.size("index_head_dim"))
+    scoring = latent(keys, indexer=indexer, n_selected_tokens=keys.size("index_topk"))
+    sharing = latent(keys, n_selected_tokens=keys.size("index_topk"))
+    every, offset = keys.size("index_topk_freq", default=1), keys.size("index_skip_topk_offset", default=2, least=0)
+    if keys.has("indexer_types"):
+        full = [entry == "full" for entry in keys.listed("indexer_types", n, allowed=("full", "shared"))]
+    elif keys.has("index_topk_pattern"):
+        pattern = keys.raw["index_topk_pattern"]
+        listed = Keys({"index_topk_pattern": list(pattern) if isinstance(pattern, str) else pattern}, keys.where)
+        full = [entry in "Ff" for entry in listed.listed("index_topk_pattern", n, allowed=("F", "S", "full", "shared"))]
+    else:
+        full = [max(layer - offset + 1, 0) % every == 0 for layer in range(n)]
+    return [(scoring if scores else sharing,) for scores in full]
+
+
+def _compressed(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    n = len(kinds)
+    n_mtp = keys.size("num_nextn_predict_layers", default=0, least=0, most=64)
+    ratios = keys.listed("compress_ratios", n, allowed=(0, 4, 128), n_extra=n_mtp)
+    n_heads, d_head = keys.size(*_HEADS), keys.size("head_dim")
+    groups = keys.size("o_groups")
+    if n_heads * d_head % groups:
+        raise keys.refuse(f"o_groups is {groups} and num_attention_heads × head_dim {n_heads * d_head}; "
+                          "allowed: groups that divide it")  # fmt: skip
+    if keys.size("qk_rope_head_dim", most=2**16) > d_head:
+        raise keys.refuse(f"qk_rope_head_dim is above head_dim ({d_head}); allowed: at most that")
+    indexer = Indexer(
+        style="compressed", n_heads=keys.size("index_n_heads"), d_head=keys.size("index_head_dim"), tokens_per_entry=4
+    )
+    top_k = keys.size("index_topk")
+    fields = dict(
+        n_heads=n_heads, d_head=d_head, q_rank=keys.size("q_lora_rank"), n_out_groups=groups,
+        out_rank=keys.size("o_lora_rank"), window_tokens=keys.size("sliding_window"),
+    )  # fmt: skip
+    made = {
+        ratio: CompressedAttention(
+            **fields,
+            tokens_per_entry=max(ratio, 1),
+            indexer=indexer if ratio == 4 else None,
+            n_selected_tokens=top_k if ratio == 4 else None,
+        )
+        for ratio in (0, 4, 128)
+    }
+    return [(made[ratio],) for ratio in ratios]
+
+
+def _gemma4(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    # Global layers have their own head size (and, where keys serve as values, their own number of key-value heads);
+    # the last layers may read the cache of the last layer of their kind that has one.
+    same = keys.flag("attention_k_eq_v", default=False)
+    d_global = keys.size("global_head_dim", default=512)
+    n_global = keys.size("num_global_key_value_heads", default=None)
+    made = {
+        kind: heads(keys, family, kind, d_model)
+        if kind == "sliding"
+        else heads(
+            keys, family, kind, d_model, d_head=d_global, values_are_keys=same, n_kv_heads=n_global if same else None
+        )
+        for kind in set(kinds)
+    }
+    return _sharing(keys, [made[kind] for kind in kinds], keys.size("num_kv_shared_layers", default=0, least=0))
+
+
+def _sharing(keys: Keys, layers: list[Attention], n_shared: int) -> list[tuple[Mixer, ...]]:
+    first = len(layers) - n_shared
+    if first < 1 and n_shared:
+        raise keys.refuse(f"num_kv_shared_layers is {n_shared} of {len(layers)} layers; allowed: fewer than all")
+    out: list[tuple[Mixer, ...]] = []
+    for index, layer in enumerate(layers):
+        if index < first:
+            out.append((layer,))
+            continue
+        sources = [source for source in range(first) if layers[source].kind == layer.kind]
+        if not sources:
+            raise keys.refuse(f"layer {index} shares the cache of a {layer.kind} layer, but none before has one")
+        out.append((_with(layer, kv_source_layer=sources[-1]),))
+    return out
+
+
+def _with(layer: Attention, **changed: object) -> Attention:
+    return Attention(**{name: getattr(layer, name) for name in layer.__dataclass_fields__} | changed)
+
+
+def _hunyuan(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    # Cross-layer attention: of every cla_share_factor layers the first has keys and values.
+    layer = heads(keys, family, "full", d_model)
+    factor = keys.size("cla_share_factor", default=1)
+    if not keys.flag("use_cla", default=False):
+        factor = 1
+    return [
+        (layer if index % factor == 0 else _with(layer, kv_source_layer=index - index % factor),)
+        for index in range(len(kinds))
+    ]
+
+
+def _two_heads(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    # MiMo-V2: sliding layers have head counts and sizes of their own; values are narrower than keys.
+    made = {}
+    for kind in set(kinds):
+        at = "swa_" if kind == "sliding" else ""
+        base = heads(keys, family, kind, d_model)
+        n_heads = keys.size(f"{at}num_attention_heads", default=base.n_heads)
+        d_head = keys.size(f"{at}head_dim", default=base.d_head)
+        flag = "add_swa_attention_sink_bias" if at else "add_full_attention_sink_bias"
+        made[kind] = _with(
+            base, n_heads=n_heads, d_head=d_head,
+            n_kv_heads=keys.size(f"{at}num_key_value_heads", default=base.n_kv_heads),
+            d_value=keys.size(f"{at}v_head_dim", "v_head_dim", default=d_head),
+            has_sinks=keys.flag(flag, default=bool(at)),
+        )  # fmt: skip
+    keys.used.add("attention_chunk_size")
+    return [(made[kind],) for kind in kinds]
+
+
+def _longcat(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    return [(latent(keys), latent(keys)) for _ in kinds]
+
+
+def _deci(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    out: list[tuple[Mixer, ...]] = []
+    n_heads, bias = keys.size(*_HEADS), keys.flag("attention_bias", default=False)
+    for index, block in enumerate(blocks(keys, len(kinds))):
+        attention = block.sub("attention")
+        no_op, linear = (attention.flag(name, default=False) for name in ("no_op", "replace_with_linear"))
+        if linear or attention.has("sparsify") or attention.has("num_sink_tokens"):
+            raise attention.refuse(f"block {index} uses replace_with_linear, sparsify or sinks; allowed: none of them")
+        if no_op:
+            out.append(())
+            continue
+        group = attention.size("n_heads_in_group", most=n_heads)
+        if n_heads % group:
+            raise attention.refuse(f"n_heads_in_group is {group}; allowed: a divisor of {n_heads} heads")
+        width = attention.size("window_length", default=None)
+        out.append((_with(
+            Attention(kind="full", n_heads=n_heads, n_kv_heads=n_heads // group, d_value=d_model // n_heads,
+                      d_head=head_size(keys, d_model, n_heads), qkv_bias=bias, out_bias=bias),
+            kind="sliding" if width else "full", window_tokens=width),))  # fmt: skip
+    return out
+
+
+def blocks(keys: Keys, n: int) -> list[Keys]:
+    """The entries of ``block_configs``, one a layer."""
+    value = keys.raw.get("block_configs")
+    keys.used.update(("block_configs", *_KV_HEADS))
+    if not isinstance(value, list) or len(value) != n:
+        got = f"{len(value)} entries" if isinstance(value, list) else repr(value)[:40]
+        raise keys.refuse(f"block_configs has {got}, num_hidden_layers is {n}; allowed: one block a layer")
+    for index, block in enumerate(value):
+        if not isinstance(block, dict):
+            raise keys.refuse(f"block_configs[{index}] is {block!r:.40}; allowed: an object")
+    return [Keys(block, f"{keys.where}: block_configs[{index}]") for index, block in enumerate(value)]
+
+
+_LISTS = {
+    "indexed": _indexed, "compressed": _compressed, "gemma4": _gemma4, "hunyuan": _hunyuan, "two_heads": _two_heads,
+    "longcat": _longcat, "deci": _deci,
+}  # fmt: skip
