@@ -93,7 +93,7 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     return Config(
         architecture=architecture, family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
         layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_final_norm_params=family.norm_weights * d_model,
-        head_bias=family.head_bias or (family.bias_key == "use_bias" and keys.flag("use_bias", default=False)),
+        head_bias=family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False)),
         d_per_layer_input=d_per_layer,
         n_vocab_per_layer_input=n_vocab_per_layer if d_per_layer else 0,
         n_context_max=n_context, quantisation=method,
@@ -115,7 +115,7 @@ def _text_part(raw: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
                 if any(word in key.lower() for word in _NOT_TEXT):
                     continue
                 here = f"{path}.{key}" if path else key
-                if any(value.get(name) is not None for name in _LAYERS) and _WIDTHS & value.keys() or (
+                if (any(value.get(name) is not None for name in _LAYERS) and _WIDTHS & value.keys()) or (
                     key == "text_config" and "model_type" in value
                 ):  # fmt: skip
                     found.append((here, value))

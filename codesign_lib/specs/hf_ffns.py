@@ -54,12 +54,17 @@ def _dense_width(keys: Keys, family: Family) -> int:
         # Qwen's first generation writes the width of gate and up together.
         width = keys.size("intermediate_size")
         if width % 2:
-            raise keys.refuse(f"intermediate_size is {width}; allowed in QWenLMHeadModel: an even number, half of it used")
+            raise keys.refuse(
+                f"intermediate_size is {width}; allowed in QWenLMHeadModel: an even number, half of it used"
+            )
         keys.note(f"intermediate_size is gate and up together: {width // 2} each")
         return width // 2
     if family.name == "lfm2":
         width = keys.size("block_ff_dim", "intermediate_size")
-        multiple, factor = keys.size("block_multiple_of", default=256), keys.number("block_ffn_dim_multiplier", default=1)
+        multiple, factor = (
+            keys.size("block_multiple_of", default=256),
+            keys.number("block_ffn_dim_multiplier", default=1),
+        )
         if keys.flag("block_auto_adjust_ff_dim", default=True):
             adjusted = int(factor * int(2 * width / 3))
             adjusted = -(-adjusted // multiple) * multiple
@@ -105,7 +110,9 @@ def _same_everywhere(keys: Keys, *names: str) -> int:
             for index, entry in enumerate(value):
                 keys.checked(f"{name}[{index}]", entry)
                 if entry != value[0]:
-                    raise keys.refuse(f"{name}[{index}] is {entry} and {name}[0] {value[0]}; allowed: one value for all")
+                    raise keys.refuse(
+                        f"{name}[{index}] is {entry} and {name}[0] {value[0]}; allowed: one value for all"
+                    )
             if value:
                 return value[0]
     return keys.size(*names)

@@ -13,7 +13,8 @@ class Indexer:
     """The small scorer of sparse attention: ``n_heads`` queries of ``d_head`` against one key a cached entry.
 
     ``style`` names its weights: ``dsa`` (DeepSeek-V3.2, GLM-5; queries from the query latent), ``compressed``
-    (DeepSeek-V4, keys pooled over ``tokens_per_entry`` tokens) or ``block`` (MiniMax-M3; queries from the hidden state).
+    (DeepSeek-V4, keys pooled over ``tokens_per_entry`` tokens) or ``block`` (MiniMax-M3; queries from the hidden
+    state).
     """
 
     style: str

@@ -13,8 +13,13 @@ _NAMES = {
     "deepseek_sparse_attention": "full",
     "sliding_attention": "sliding", "local_attention": "sliding", "chunked_attention": "chunked",
     "linear_attention": "linear", "conv": "linear", "mamba": "linear", "mamba2": "linear",
-    "minimax_m3_sparse": "sparse", "moe": "moe", "mlp": "mlp", "hybrid": "parallel",
+    "minimax_m3_sparse": "sparse", "compressed_sparse_attention": "full",
+    "heavily_compressed_attention": "full", "moe": "moe", "mlp": "mlp", "hybrid": "parallel",
 }  # fmt: skip
+# What an explicit list of layer types makes superfluous.
+_IMPLIED = ("sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval", "max_window_layers",
+            "no_rope_layers", "no_rope_layer_interval", "full_attn_idxs", "attn_layer_indices", "attn_type_list",
+            "hybrid_layer_pattern", "attn_layer_period", "attn_layer_offset")  # fmt: skip
 _PATTERN = {"M": "linear", "E": "moe", "*": "full", "-": "mlp"}
 
 
@@ -29,7 +34,7 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> list[str]:
         name = "layer_types" if keys.has("layer_types") else "layers_block_type"
         entries = keys.listed(name, n_layers, allowed=_NAMES, n_extra=keys.raw.get("num_nextn_predict_layers") or 0)
         kinds = [_NAMES[entry] for entry in entries]
-        keys.used.update(("sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval"))
+        keys.used.update(_IMPLIED)
     else:
         kinds = rule(keys, family, n_layers)
     on = _window_is_on(keys, family)
@@ -133,6 +138,7 @@ def _kimi(keys: Keys, family: Family, n: int) -> list[str]:
         return ["full" if layer and layer % 4 == 0 else "linear" for layer in range(n)]
     linear = keys.sub("linear_attn_config")
     full, recurrent = (linear.members(name, n, first=1) for name in ("full_attn_layers", "kda_layers"))
+    keys.used.add("layer_types")
     for layer in range(n):
         if (layer in full) == (layer in recurrent):
             raise linear.refuse(f"layer {layer + 1} is in {'both' if layer in full else 'neither'} of "

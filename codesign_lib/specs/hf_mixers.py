@@ -18,6 +18,10 @@ def mixers(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[t
     if build is not None:
         return build(keys, family, kinds, d_model)
     made = {kind: _of_kind(keys, family, kind, d_model) for kind in dict.fromkeys(kinds)}
+    if family.linear == "short_conv":
+        keys.used.update(("conv_bias", "conv_L_cache"))
+    if not set(kinds) - {"linear", "moe", "mlp"}:
+        keys.used.update((*_HEADS, *_KV_HEADS, *_HEAD_SIZE))
     return [made[kind] for kind in kinds]
 
 
@@ -53,11 +57,12 @@ def heads(keys: Keys, family: Family, kind: str, d_model: int, **changed: object
         qkv_bias=qkv_bias, out_bias=out_bias, has_sinks=family.sinks == "all",
     )  # fmt: skip
     if kind == "sparse":
-        sparse = keys.sub("sparse_attention_config")
-        fields["indexer"] = Indexer(
-            style="block", n_heads=sparse.size("sparse_num_index_heads"), d_head=sparse.size("sparse_index_dim")
-        )
-        fields["n_selected_tokens"] = sparse.size("sparse_topk_blocks") * sparse.size("sparse_block_size")
+        sparse = keys.sub("sparse_attention_config") if keys.has("sparse_attention_config") else keys
+        n_index, d_index = sparse.size("sparse_num_index_heads", "index_n_heads"), sparse.size(
+            "sparse_index_dim", "index_head_dim")  # fmt: skip
+        n_blocks = sparse.size("sparse_topk_blocks", "index_topk_blocks")
+        fields["indexer"] = Indexer(style="block", n_heads=n_index, d_head=d_index)
+        fields["n_selected_tokens"] = n_blocks * sparse.size("sparse_block_size", "index_block_size")
     return Attention(**fields | changed)
 
 
@@ -97,7 +102,8 @@ def latent(keys: Keys, **changed: object) -> LatentAttention:
                           "allowed: the same")  # fmt: skip
     fields = dict(
         n_heads=n_heads, d_nope=d_nope, d_rope=d_rope, d_value=keys.size("v_head_dim", most=2**16),
-        q_rank=keys.size("q_lora_rank", default=None), kv_rank=keys.size("kv_lora_rank"), bias=keys.flag("attention_bias", default=False),
+        q_rank=keys.size("q_lora_rank", default=None), kv_rank=keys.size("kv_lora_rank"),
+        bias=keys.flag("attention_bias", default=False),
     )  # fmt: skip
     return LatentAttention(**fields | changed)
 
@@ -123,7 +129,13 @@ def _indexed(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list
 def _compressed(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
     n = len(kinds)
     n_mtp = keys.size("num_nextn_predict_layers", default=0, least=0, most=64)
-    ratios = keys.listed("compress_ratios", n, allowed=(0, 4, 128), n_extra=n_mtp)
+    if keys.has("compress_ratios"):
+        ratios = keys.listed("compress_ratios", n, allowed=(0, 4, 128), n_extra=n_mtp)
+    else:
+        # Files written by transformers name the kinds instead.
+        names = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+        ratios = [names[entry] for entry in keys.listed("layer_types", n, allowed=names)]
+        keys.used.add("compress_rates")
     n_heads, d_head = keys.size(*_HEADS), keys.size("head_dim")
     groups = keys.size("o_groups")
     if n_heads * d_head % groups:
@@ -215,7 +227,18 @@ def _two_heads(keys: Keys, family: Family, kinds: list[str], d_model: int) -> li
             d_value=keys.size(f"{at}v_head_dim", "v_head_dim", default=d_head),
             has_sinks=keys.flag(flag, default=bool(at)),
         )  # fmt: skip
-    keys.used.add("attention_chunk_size")
+    keys.used.add("attention_chunk_size")  # the same number as the window, read by no public implementation
+    return [(made[kind],) for kind in kinds]
+
+
+def _step(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    # Step 3.5 and 3.7: sliding layers may have their own number of query heads (and as many gates).
+    made = {kind: heads(keys, family, kind, d_model) for kind in set(kinds)}
+    n_sliding = keys.size("num_sliding_attention_heads", default=None)
+    if keys.has("attention_other_setting"):
+        n_sliding = keys.sub("attention_other_setting").size("num_attention_heads", default=n_sliding)
+    if n_sliding is not None and "sliding" in made:
+        made["sliding"] = _with(made["sliding"], n_heads=n_sliding, n_gate=n_sliding)
     return [(made[kind],) for kind in kinds]
 
 
@@ -260,5 +283,5 @@ def blocks(keys: Keys, n: int) -> list[Keys]:
 
 _LISTS = {
     "indexed": _indexed, "compressed": _compressed, "gemma4": _gemma4, "hunyuan": _hunyuan, "two_heads": _two_heads,
-    "longcat": _longcat, "deci": _deci,
+    "longcat": _longcat, "step": _step, "deci": _deci,
 }  # fmt: skip

@@ -37,7 +37,7 @@ def _mamba2(keys: Keys, d_model: int) -> Recurrent:
         kind="mamba2", n_heads=n_heads, n_key_heads=n_groups, d_key=d_state, d_value=d_head,
         n_conv=n_heads * d_head + 2 * n_groups * d_state, conv_tokens=keys.size("conv_kernel", "mamba_d_conv"),
         conv_bias=keys.flag("use_conv_bias", "mamba_conv_bias", default=True),
-        proj_bias=keys.flag("use_bias", "mamba_proj_bias", default=False),
+        proj_bias=keys.flag("use_bias", "mamba_proj_bias", "projectors_bias", default=False),
         has_norm=keys.flag("mamba_rms_norm", default="mamba_d_ssm" not in keys.raw),
         state_bytes_per_element=_state_bytes(keys),
     )  # fmt: skip
@@ -49,7 +49,8 @@ def _mamba1(keys: Keys, d_model: int) -> Recurrent:
     rank = keys.raw.get("mamba_dt_rank", "auto")
     return Recurrent(
         kind="mamba1", n_heads=d_inner, d_key=keys.size("mamba_d_state"), d_value=1, n_conv=d_inner,
-        conv_tokens=keys.size("mamba_d_conv"), d_rank=-(-d_model // 16) if rank == "auto" else keys.size("mamba_dt_rank"),
+        conv_tokens=keys.size("mamba_d_conv"),
+        d_rank=-(-d_model // 16) if rank == "auto" else keys.size("mamba_dt_rank"),
         conv_bias=keys.flag("mamba_conv_bias", default=True), proj_bias=keys.flag("mamba_proj_bias", default=False),
     )  # fmt: skip
 
@@ -68,7 +69,9 @@ def _gated_delta(keys: Keys, d_model: int) -> Recurrent:
 
 def _kimi_delta(keys: Keys, d_model: int) -> Recurrent:
     linear = keys.sub("linear_attn_config") if keys.has("linear_attn_config") else keys
-    n_heads, d_head = linear.size("num_heads", "linear_num_heads"), linear.size("head_dim", "linear_head_dim")
+    nested = linear is not keys
+    n_heads = linear.size("num_heads" if nested else "linear_num_heads")
+    d_head = linear.size("head_dim" if nested else "linear_head_dim")
     return Recurrent(
         kind="kimi_delta", n_heads=n_heads, n_key_heads=n_heads, d_key=d_head, d_value=d_head, d_rank=d_head,
         n_conv=3 * n_heads * d_head, conv_tokens=linear.size("short_conv_kernel_size", "linear_conv_kernel_dim"),

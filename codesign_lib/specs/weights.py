@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from codesign_lib.specs.hf_fields import (
-    Attention, CompressedAttention, Config, Ffn, Indexer, LatentAttention, Layer, Recurrent,
+    Attention,
+    CompressedAttention,
+    Config,
+    Ffn,
+    Indexer,
+    LatentAttention,
+    Layer,
+    Recurrent,
 )  # fmt: skip
 
+# fmt: off
 PARTS = ("embedding", "attention", "recurrent", "indexer", "ffn", "experts", "shared experts", "router", "residual",
-         "norms", "head", "per-layer embedding")  # fmt: skip
+         "norms", "per-layer embedding", "projection", "head")
+# fmt: on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +41,18 @@ class Weight:
     def n_params(self) -> int:
         """Elements of all ``count`` tensors."""
         return self.k * self.n * self.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A named part of the parameters: ``n_stored`` in the checkpoint, ``n_read`` for one token.
+
+    A tied head is read and not stored; an embedding table is stored and (but for one row) not read.
+    """
+
+    name: str
+    n_stored: int
+    n_read: int
 
 
 def _linear(name: str, kind: str, k: int, n: int, *, count: int = 1, part: str = "", read: float = 1.0) -> Weight:
@@ -90,8 +111,7 @@ def mtp_weights(config: Config) -> Iterator[Weight]:
     if config.n_mtp_modules:
         yield _linear("mtp projection", "projection", 2 * d, d, count=config.n_mtp_modules)
         yield _vector("mtp norms", "norms", 3 * d, count=config.n_mtp_modules)
-    for layer in config.mtp_layers:
-        yield from layer_weights(layer, d)
+    yield from all_layers(config.mtp_layers, d)
 
 
 def _attention(a: Attention, d: int) -> Iterator[Weight]:
@@ -139,7 +159,9 @@ def _compressed(a: CompressedAttention, d: int) -> Iterator[Weight]:
     yield _linear("out", "attention", a.n_out_groups * a.out_rank, d)
     yield _vector("sinks", "attention", a.n_heads)
     if a.tokens_per_entry > 1:
-        yield from _compressor("attention", "compressor", a.tokens_per_entry, a.d_head, d, overlap=a.indexer is not None)
+        yield from _compressor(
+            "attention", "compressor", a.tokens_per_entry, a.d_head, d, overlap=a.indexer is not None
+        )
     if a.indexer:
         yield from _compressor("indexer", "indexer compressor", a.indexer.tokens_per_entry, a.indexer.d_head, d)
         yield from _indexer(a.indexer, d, a.q_rank)
@@ -231,11 +253,38 @@ _MIXERS = {
 }
 
 
-def total(weights: Iterator[Weight] | tuple[Weight, ...]) -> int:
+def all_layers(layers: Iterable[Layer], d_model: int) -> Iterator[Weight]:
+    """The weights of these layers, those of equal layers counted together, in order of first appearance."""
+    counts: dict[Layer, int] = {}
+    for layer in layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    for layer, n in counts.items():
+        for weight in layer_weights(layer, d_model):
+            yield replace(weight, count=weight.count * n)
+
+
+def merged(*sources: Iterable[Weight]) -> tuple[Weight, ...]:
+    """All of them, equal ones (but for their count) added up, empty ones left out."""
+    found: dict[Weight, int] = {}
+    for source in sources:
+        for weight in source:
+            if weight.n_params:
+                one = replace(weight, count=1)
+                found[one] = found.get(one, 0) + weight.count
+    return tuple(replace(weight, count=n) for weight, n in found.items())
+
+
+def total(weights: Iterable[Weight]) -> int:
     """Elements of all of them together."""
     return sum(weight.n_params for weight in weights)
 
 
-def times(weight: Weight, n: int) -> Weight:
-    """The same weight in ``n`` layers."""
-    return replace(weight, count=weight.count * n)
+def parts(weights: Iterable[Weight], *, tied: bool) -> tuple[Part, ...]:
+    """The weights added up by their part, in the order of ``PARTS``; a ``tied`` head is read and not stored."""
+    found: dict[str, list[int]] = {}
+    for w in weights:
+        sums = found.setdefault(w.part, [0, 0])
+        sums[0] += 0 if w.name == "head" and tied else w.n_params
+        sums[1] += round(w.n_params * w.read_fraction)
+    order = sorted(found, key=PARTS.index)
+    return tuple(Part(name=name, n_stored=found[name][0], n_read=found[name][1]) for name in order)
