@@ -83,6 +83,10 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     n_mtp, mtp = _mtp(keys, family, layers, d_model)
     tied = _tied(keys, wrapper, family, architecture)
     method = _quantisation(keys, wrapper)
+    called = raw.get("_name_or_path") or text.get("_name_or_path") or ""
+    has_vision = any("vision" in key and isinstance(raw[key], dict) for key in raw)
+    if has_vision:
+        keys.note("a vision tower is declared and not counted")
     n_context = keys.size("max_position_embeddings", "model_max_length", "seq_length", default=None)
 
     unknown = _unknown(keys, family, set()) + (_unknown(wrapper, family, {path.split(".")[0]}) if wrapper else ())
@@ -91,13 +95,14 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
             f"{where}: keys that were not understood and not used: {', '.join(unknown)}", UserWarning, stacklevel=2
         )
     return Config(
-        architecture=architecture, family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
+        name=called if isinstance(called, str) else "", architecture=architecture,
+        family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
         layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_final_norm_params=family.norm_weights * d_model,
         head_bias=family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False)),
         d_per_layer_input=d_per_layer,
         n_vocab_per_layer_input=n_vocab_per_layer if d_per_layer else 0,
         n_context_max=n_context, quantisation=method,
-        has_vision=any("vision" in key and isinstance(raw[key], dict) for key in raw),
+        has_vision=has_vision,
         notes=tuple(keys.notes), unknown_keys=unknown, used_keys=tuple(sorted(keys.used & keys.given)), source=where,
     )  # fmt: skip
 

@@ -171,7 +171,8 @@ FAMILIES = (
     _f("longcat", "longcat_flash", "LongcatFlashForCausalLM", mixer="longcat", moe="longcat", mlp_bias=False, n_norms=4,
        ignored=_MLA_IGNORED),
     _f("deepseek_v4", "deepseek_v4", "DeepseekV4ForCausalLM", mixer="compressed", moe="all", shared="count",
-       mlp_bias=False, mtp="uncounted", ignored=("num_key_value_heads", "expert_dtype", "num_hash_layers", "mlp_layer_types")),
+       mlp_bias=False, mtp="uncounted",
+       ignored=("num_key_value_heads", "expert_dtype", "num_hash_layers", "mlp_layer_types")),
     # recurrent layers among attention
     _f("qwen3_next", "qwen3_next", "Qwen3NextForCausalLM", linear="gated_delta", kinds="interval", period=4,
        moe="step", shared="gated", qk_norm="head", gate="flag", mlp_bias=False, mtp="decoder"),

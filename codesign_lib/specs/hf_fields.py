@@ -160,13 +160,14 @@ class Layer:
 class Config:
     """A whole `config.json`, read and checked.
 
-    ``text_path`` names the sub-config that held the language model ("" for the top level). ``mtp_layers`` are the
-    layers of all multi-token-prediction modules, which are not among ``layers``. ``d_per_layer_input`` and
-    ``n_vocab_per_layer_input`` describe Gemma's table of per-layer embeddings. ``quantisation`` is the method the
-    file declares, "" if none. ``notes`` say which defaults were taken and what was left out; ``unknown_keys`` which
-    keys were not understood; ``used_keys`` which were read.
+    ``name`` is what the file calls itself ("" mostly). ``text_path`` names the sub-config that held the language model
+    ("" for the top level). ``mtp_layers`` are the layers of all multi-token-prediction modules, which are not among
+    ``layers``. ``d_per_layer_input`` and ``n_vocab_per_layer_input`` describe Gemma's table of per-layer embeddings.
+    ``quantisation`` is the method the file declares, "" if none. ``notes`` say which defaults were taken and what was
+    left out; ``unknown_keys`` which keys were not understood; ``used_keys`` which were read.
     """
 
+    name: str
     architecture: str
     family: str
     text_path: str

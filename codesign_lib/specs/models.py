@@ -77,8 +77,7 @@ class Model:
         (86848, array([2560., 5120.]))
         """
         read = hf_config.read(config)
-        given = config.get("_name_or_path") if isinstance(config, Mapping) else None
-        title = name or (given if isinstance(given, str) and given else read.architecture)
+        title = name or read.name.rsplit("/", 1)[-1] or read.architecture
         return cls(name=title, title=title, config=read, source=f"{read.source} ({read.architecture})")
 
     @cached_property
@@ -108,10 +107,9 @@ class Model:
     def parts(self) -> tuple[Part, ...]:
         """The parameters in named parts, those of the multi-token-prediction modules last ("mtp")."""
         mtp = weights.parts(self.mtp_weights, tied=False)
-        own = (
-            [Part(name="mtp", n_stored=sum(x.n_stored for x in mtp), n_read=sum(x.n_read for x in mtp))] if mtp else []
-        )
-        return (*weights.parts(self.weights, tied=self.config.tied), *own)
+        stored, read = sum(x.n_stored for x in mtp), sum(x.n_read for x in mtp)
+        own = (Part(name="mtp", n_stored=stored, n_read=read),) if mtp else ()
+        return weights.parts(self.weights, tied=self.config.tied) + own
 
     @property
     def n_params_by_part(self) -> dict[str, int]:
