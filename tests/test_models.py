@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import warnings
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codesign_lib.specs import hf_config, models, weights
+from codesign_lib.specs import hf_config, models, parameters, weights
 from codesign_lib.specs.models import MODELS, Model
 
 GIB = 2**30
@@ -362,5 +363,44 @@ def test_what_if_by_replace():
     model = MODELS["llama_3_1_8b"]
     half = dataclasses.replace(model, config=dataclasses.replace(model.config, layers=model.config.layers[:16]))
     assert half.kv_bytes_per_token("bf16") == model.kv_bytes_per_token("bf16") / 2
-    outside = weights.total(weights.outer_weights(model.config))
+    outside = parameters.total(weights.outer_weights(model.config))
     assert half.n_params - outside == (model.n_params - outside) / 2
+
+
+# --- the committed comparison with transformers ---------------------------------------------------------------------
+def _validation() -> list[dict[str, str]]:
+    text = (hf_config._DATA / "validation" / "configs.csv").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert [line.split(":")[0] for line in lines[:6]] == [
+        "# title", "# source", "# version", "# date", "# licence", "# drawn_by"
+    ]  # fmt: skip
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def test_committed_counts_are_what_the_code_gives_today():
+    rows = [row for row in _validation() if row["origin"] == "committed"]
+    assert [row["name"] for row in rows] == list(MODELS)
+    for row in rows:
+        model = MODELS[row["name"]]
+        assert (row["architecture"], int(row["ours_n_params"])) == (model.config.architecture, model.n_params)
+        if row["ours_n_mtp_params"]:
+            assert int(row["ours_n_mtp_params"]) == model.n_mtp_params
+        assert model.config.family == hf_config.BY_ARCHITECTURE[row["architecture"]].name
+
+
+def test_counts_equal_those_of_transformers_or_say_why_not():
+    rows = _validation()
+    for row in rows:
+        same = row["ours_n_params"] == row["theirs_n_params"] and row["ours_n_mtp_params"] == row["theirs_n_mtp_params"]
+        assert (row["equal"] == "yes") == same, row["name"]
+        assert same or (row["reason"] and row["reason"] != "NOT EXPLAINED"), row["name"]
+    wheel = [row for row in rows if row["origin"] == "wheel"]
+    assert len(wheel) == 89 and sum(row["equal"] == "yes" for row in wheel) >= 80
+    assert sum(row["reason"].startswith("refused") for row in wheel) <= 9
+
+
+def test_every_family_that_transformers_has_was_compared():
+    compared = {hf_config.BY_ARCHITECTURE[row["architecture"]].name for row in _validation() if row["equal"] == "yes"}
+    without = {f.name for f in hf_config.FAMILIES if f.name not in compared}
+    assert without == {"qwen", "mimo", "deci", "longcat"}
+    assert all(not f.checked.startswith("transformers") for f in hf_config.FAMILIES if f.name in without)

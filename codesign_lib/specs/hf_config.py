@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from codesign_lib.specs.hf_families import BY_ARCHITECTURE, BY_MODEL_TYPE, FAMILIES, Family
@@ -19,7 +19,7 @@ from codesign_lib.specs.hf_kinds import block_list, layer_kinds, n_layers_of
 from codesign_lib.specs.hf_mixers import mixers
 from codesign_lib.specs.hf_reader import MAX_LAYERS, Keys, load
 
-_DATA = Path(__file__).parent.parent / "data"
+_DATA = files("codesign_lib") / "data"
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 _LAYERS, _WIDTHS = {"num_hidden_layers", "num_layers", "n_layer"}, {"hidden_size", "num_attention_heads"}
 _NOT_TEXT = ("vision", "visual", "audio", "image", "video", "speech", "talker", "vit", "wav", "encoder", "draft")
@@ -69,17 +69,15 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
         if keys.raw.get(name):
             raise keys.refuse(f"{name} is set; what it adds to a {architecture} is not public, so nothing is counted")
     keys.fill(family.defaults, f"{architecture}'s default")
+    if path:
+        keys.fill(family.wrapped_defaults, f"left out of wrappers: {architecture}'s default")
 
     d_model, n_vocab = keys.size("hidden_size", "n_embd", most=2**20), keys.size("vocab_size", most=2**26)
     n_layers = n_layers_of(keys, family, MAX_LAYERS)
     kinds = layer_kinds(keys, family, n_layers)
     mixed, blocks = mixers(keys, family, kinds, d_model), ffns(keys, family, kinds, d_model)
-    d_per_layer = keys.size("hidden_size_per_layer_input", default=0, least=0) if family.name == "gemma4" else 0
-    n_vocab_per_layer = keys.size("vocab_size_per_layer_input", default=n_vocab) if family.name == "gemma4" else 0
-    n_hyper = keys.size("hc_mult", most=64) if family.name == "deepseek_v4" else 0
-    layers = tuple(
-        _layer(family, d_model, mixer, ffn, d_per_layer, n_hyper) for mixer, ffn in zip(mixed, blocks, strict=True)
-    )
+    beside, n_vocab_per_layer = _beside(keys, family, n_vocab)
+    layers = tuple(_layer(family, d_model, mixer, ffn, beside) for mixer, ffn in zip(mixed, blocks, strict=True))
     n_mtp, mtp = _mtp(keys, family, layers, d_model)
     tied = _tied(keys, wrapper, family, architecture)
     method = _quantisation(keys, wrapper)
@@ -99,8 +97,8 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
         family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
         layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_final_norm_params=family.norm_weights * d_model,
         head_bias=family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False)),
-        d_per_layer_input=d_per_layer,
-        n_vocab_per_layer_input=n_vocab_per_layer if d_per_layer else 0,
+        d_per_layer_input=beside.get("d_per_layer_input", 0),
+        n_vocab_per_layer_input=n_vocab_per_layer,
         n_context_max=n_context, quantisation=method,
         has_vision=has_vision,
         notes=tuple(keys.notes), unknown_keys=unknown, used_keys=tuple(sorted(keys.used & keys.given)), source=where,
@@ -141,48 +139,54 @@ def _text_part(raw: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
 
 
 def _family(raw: dict[str, Any], text: dict[str, Any], where: str) -> tuple[Family, str]:
-    """The conventions that hold, and the architecture they were chosen by: the text part's own name goes first."""
-    for part in (text, raw):
+    """The conventions that hold and the architecture they were chosen by: the text part's own names go first."""
+    unknown = None
+    for part in (text,) if text is raw else (text, raw):
         names, model_type = part.get("architectures"), part.get("model_type")
         if names is not None and not (isinstance(names, list) and names and isinstance(names[0], str)):
             raise ValueError(f"{where}: architectures is {names!r:.60}; allowed: a list with the model's class name")
         if model_type is not None and not isinstance(model_type, str):
             raise ValueError(f"{where}: model_type is {model_type!r:.60}; allowed: text")
-        by_name = BY_ARCHITECTURE.get(names[0]) if names else None
-        by_type = BY_MODEL_TYPE.get(model_type or "")
+        name = names[0] if names else None
+        by_name, by_type = BY_ARCHITECTURE.get(name or ""), BY_MODEL_TYPE.get(model_type or "")
         if by_name and by_type and by_name is not by_type:
             raise ValueError(
-                f"{where}: architectures names {names[0]} ({by_name.name}) but model_type is {model_type!r} "
+                f"{where}: architectures names {name} ({by_name.name}) but model_type is {model_type!r} "
                 f"({by_type.name}); allowed: both of one family"
             )
         if by_name:
-            return by_name, names[0]
-        if by_type and (not names or part is not raw or text is not raw):
+            return by_name, name
+        if by_type and (name is None or text is not raw):
             return by_type, by_type.architectures[0]
-        if part is raw or names or model_type:
-            got = names[0] if names else model_type
-            if part is text and text is not raw and not names and not model_type:
-                continue
-            if part is text and text is not raw and (raw.get("architectures") or [None])[0] in BY_ARCHITECTURE:
-                continue
-            if got is None:
-                raise ValueError(f"{where}: architectures and model_type are missing; allowed: a config that names one")
-            listed = ", ".join(sorted({family.architectures[0] for family in FAMILIES}))
-            raise ValueError(f"{where}: the architecture {got!r:.60} is not supported; supported: {listed}")
-    raise ValueError(f"{where}: architectures and model_type are missing; allowed: a config that names one")
+        unknown = unknown or name or model_type
+    if unknown is None:
+        raise ValueError(f"{where}: architectures and model_type are missing; allowed: a config that names one")
+    listed = ", ".join(sorted({family.architectures[0] for family in FAMILIES}))
+    raise ValueError(f"{where}: the architecture {unknown!r:.60} is not supported; supported: {listed}")
+
+
+def _beside(keys: Keys, family: Family, n_vocab: int) -> tuple[dict[str, int], int]:
+    """What some families put beside mixer and FFN in every layer, and the vocabulary of their per-layer embeddings."""
+    beside = dict(n_other_params=family.n_other)
+    if family.name == "deepseek_v4":
+        return beside | dict(n_hyper=keys.size("hc_mult", most=64)), 0
+    if family.name not in ("gemma3n", "gemma4"):
+        return beside, 0
+    beside["d_per_layer_input"] = keys.size("hidden_size_per_layer_input", default=0, least=0)
+    n_vocab_per_layer = keys.size("vocab_size_per_layer_input", default=n_vocab)
+    if family.name == "gemma3n":
+        beside |= dict(n_altup=keys.size("altup_num_inputs", most=64), d_laurel=keys.size("laurel_rank"))
+    return beside, n_vocab_per_layer if beside["d_per_layer_input"] else 0
 
 
 def _layer(
-    family: Family, d_model: int, mixer: tuple[Mixer, ...], ffn: tuple[Ffn, ...], d_per_layer: int, n_hyper: int
+    family: Family, d_model: int, mixer: tuple[Mixer, ...], ffn: tuple[Ffn, ...], beside: dict[str, int]
 ) -> Layer:
-    n_norms = family.n_norms
-    if family.name == "gemma4" and ffn[0].n_experts:
-        n_norms += 3  # the experts' path has norms of its own
+    n_norms = family.n_norms + (family.n_expert_norms if any(block.n_experts for block in ffn) else 0)
     if family.name == "deci":
         n_norms = bool(mixer) + bool(ffn)
     return Layer(
-        mixers=mixer, ffns=ffn, n_norm_params=n_norms * family.norm_weights * d_model, n_hyper=n_hyper,
-        d_per_layer_input=d_per_layer,
+        mixers=mixer, ffns=ffn, n_norm_params=n_norms * family.norm_weights * d_model, **beside
     )  # fmt: skip
 
 
@@ -200,7 +204,7 @@ def _mtp(keys: Keys, family: Family, layers: tuple[Layer, ...], d_model: int) ->
         kinds = block_list(keys, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
         mixed, blocks = mixers(keys, family, kinds, d_model), ffns(keys, family, kinds, d_model)
         pairs = zip(mixed, blocks, strict=True)
-        return n, tuple(_layer(family, d_model, mixer, ffn, 0, 0) for mixer, ffn in pairs) * n
+        return n, tuple(_layer(family, d_model, mixer, ffn, {}) for mixer, ffn in pairs) * n
     keys.note(f"{n} multi-token-prediction modules are declared and not counted: their shape is not in the config")
     return 0, ()
 

@@ -21,8 +21,10 @@ class Family:
     where the width of the shared expert comes from, ``d_expert`` which key holds the experts' width. ``n_norms``
     counts norms of the model's size a layer, ``norm_weights`` the weights each has an element (0: none, 2: a bias too).
     ``qk_norm`` is ``head`` or ``all``; prefixed with ``?`` only when ``use_qk_norm`` says so. A bias that is ``None``
-    is read from ``bias_key`` or ``mlp_bias``. ``defaults`` fill absent fields. ``ignored`` keys have no effect
-    in this family alone; ``refused`` keys, when on, change the network in a way that is not public.
+    is read from ``bias_key`` or ``mlp_bias``. ``defaults`` fill absent fields, ``wrapped_defaults`` those that
+    multimodal wrappers leave out of their text part. ``n_expert_norms`` and ``n_other`` count further norms of layers
+    with experts and further parameters a layer. ``ignored`` keys have no effect in this family alone; ``refused`` keys,
+    when on, change the network in a way that is not public.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Family:
     shared: str = ""
     tied: bool = False
     n_norms: int = 2
+    n_expert_norms: int = 0
+    n_other: int = 0
     norm_weights: int = 1
     qk_norm: str = ""
     qkv_bias: bool | None = None
@@ -49,6 +53,7 @@ class Family:
     sinks: str = ""
     mtp: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    wrapped_defaults: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     checked: str = "transformers 5.24.0"
@@ -62,6 +67,8 @@ _PLAIN = ("intermediate_size",)
 _NO_BIAS = dict(qkv_bias=False, out_bias=False, mlp_bias=False)
 _MLA_MOE = dict(mixer="latent", moe="first_k", shared="count", mtp="decoder")
 _MLA_IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim", "rope_interleave", "indexer_rope_interleave")
+_LLAMA = dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000)
+_MISTRAL = _LLAMA | dict(intermediate_size=14336, num_key_value_heads=8)
 _GEMMA = dict(tied=True, mlp_bias=False)
 
 # fmt: off
@@ -69,12 +76,12 @@ FAMILIES = (
     # dense
     _f("llama", "llama smollm3 internlm3 cwm",
        "LlamaForCausalLM SmolLM3ForCausalLM CwmForCausalLM InternLM3ForCausalLM MobileLLMForCausalLM",
-       kinds="nope", ignored=("pretraining_tp",)),
+       kinds="nope", wrapped_defaults=_LLAMA),
     _f("mistral", "mistral ministral ministral3", "MistralForCausalLM MinistralForCausalLM Ministral3ForCausalLM",
-       kinds="all", **_NO_BIAS),
+       kinds="all", **_NO_BIAS, wrapped_defaults=_MISTRAL),
     _f("qwen", "qwen", "QWenLMHeadModel", qkv_bias=True, out_bias=False, mlp_bias=False,
        checked="published total of Qwen-7B"),
-    _f("qwen2", "qwen2 qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text",
+    _f("qwen2", "qwen2 qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text",
        "Qwen2ForCausalLM Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration",
        kinds="flagged", qkv_bias=True, out_bias=False, mlp_bias=False),
     _f("qwen3", "qwen3 qwen3_vl_text qwen3_vl", "Qwen3ForCausalLM Qwen3VLForConditionalGeneration",
@@ -86,10 +93,14 @@ FAMILIES = (
        defaults=dict(head_dim=256)),
     _f("gemma3", "gemma3_text gemma3", "Gemma3ForCausalLM Gemma3ForConditionalGeneration", kinds="period", period=6,
        n_norms=4, qk_norm="head", **_GEMMA, ignored=("use_bidirectional_attention",),
-       defaults=dict(vocab_size=262208, num_attention_heads=8, num_key_value_heads=4, head_dim=256, sliding_window=4096,
-                     hidden_size=2304, intermediate_size=9216, num_hidden_layers=26)),
+       defaults=dict(head_dim=256, sliding_window=4096),
+       wrapped_defaults=dict(vocab_size=262208, num_attention_heads=8, num_key_value_heads=4)),
+    _f("gemma3n", "gemma3n_text gemma3n", "Gemma3nForCausalLM Gemma3nForConditionalGeneration", mixer="gemma3n",
+       kinds="period", period=5, n_norms=4, qk_norm="head", **_GEMMA,
+       ignored=("activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip", "altup_correct_scale")),
     _f("gemma4", "gemma4_text gemma4", "Gemma4ForCausalLM Gemma4ForConditionalGeneration", mixer="gemma4",
-       kinds="period", period=6, n_norms=4, qk_norm="head", moe="gemma4", shared="gemma4", **_GEMMA,
+       kinds="period", period=6, n_norms=4, qk_norm="head", moe="gemma4", shared="gemma4",
+       n_expert_norms=3, **_GEMMA,
        ignored=("use_bidirectional_attention", "expert_intermediate_size")),
     _f("phi", "phi", "PhiForCausalLM", qkv_bias=True, out_bias=True, mlp_bias=True, head_bias=True, gated=False,
        n_norms=1, norm_weights=2, ignored=("qk_layernorm",)),
@@ -107,6 +118,10 @@ FAMILIES = (
     _f("glm4", "glm4", "Glm4ForCausalLM", n_norms=4, out_bias=False, mlp_bias=False,
        defaults=dict(attention_bias=True)),
     _f("seed_oss", "seed_oss", "SeedOssForCausalLM", defaults=dict(attention_bias=True, attention_out_bias=False)),
+    _f("apertus", "apertus", "ApertusForCausalLM", gated=False, qk_norm="head", n_other=2, mlp_bias=False),
+    _f("stablelm", "stablelm", "StableLmForCausalLM", norm_weights=2, bias_key="use_qkv_bias", out_bias=False,
+       mlp_bias=False, refused=("qk_layernorm", "use_parallel_residual")),
+    _f("helium", "helium", "HeliumForCausalLM", out_bias=False),
     _f("arcee", "arcee", "ArceeForCausalLM", gated=False),
     _f("nemotron", "nemotron", "NemotronForCausalLM", gated=False, norm_weights=2),
     _f("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM", tied=True, bias_key="use_bias"),
@@ -118,12 +133,12 @@ FAMILIES = (
     _f("mixtral", "mixtral", "MixtralForCausalLM", kinds="all", moe="all", d_expert=_PLAIN, **_NO_BIAS),
     _f("phimoe", "phimoe", "PhiMoEForCausalLM PhimoeForCausalLM", kinds="all", moe="all", d_expert=_PLAIN,
        norm_weights=2, mlp_bias=False, ignored=("lm_head_bias",)),
-    _f("olmoe", "olmoe", "OlmoeForCausalLM", moe="all", d_expert=_PLAIN, qk_norm="all"),
+    _f("olmoe", "olmoe flex_olmo", "OlmoeForCausalLM FlexOlmoForCausalLM", moe="all", d_expert=_PLAIN, qk_norm="all"),
     _f("granitemoe", "granitemoe granitemoeshared", "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM", moe="all",
        d_expert=_PLAIN, shared="granite", mlp_bias=False),
     _f("qwen2_moe", "qwen2_moe", "Qwen2MoeForCausalLM", kinds="flagged", moe="step", shared="gated",
        bias_key="qkv_bias", out_bias=False, mlp_bias=False, defaults=dict(qkv_bias=True)),
-    _f("qwen3_moe", "qwen3_moe qwen3_vl_moe_text qwen3_vl_moe",
+    _f("qwen3_moe", "qwen3_moe qwen3_vl_moe_text qwen3_vl_moe qwen3_omni_moe_text",
        "Qwen3MoeForCausalLM Qwen3VLMoeForConditionalGeneration", kinds="flagged", moe="step", qk_norm="head",
        mlp_bias=False, ignored=("use_qk_norm",)),
     _f("gpt_oss", "gpt_oss", "GptOssForCausalLM", kinds="period", period=2, moe="gpt_oss", d_expert=_PLAIN, sinks="all",
@@ -134,8 +149,16 @@ FAMILIES = (
     _f("ernie4_5_moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", tied=True, moe="ernie", shared="count",
        bias_key="use_bias", ignored=("moe_gate", "moe_capacity", "moe_use_aux_free")),
     _f("hunyuan_moe", "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", mixer="hunyuan", qk_norm="head", moe="all",
-       d_expert=("moe_intermediate_size", "intermediate_size"), shared="count", mlp_bias=False,
+       d_expert=_PLAIN, shared="hunyuan", mlp_bias=False,
        ignored=("use_mixed_mlp_moe", "moe_drop_tokens", "moe_random_routing_dropped_token")),
+    _f("solar_open", "solar_open", "SolarOpenForCausalLM", moe="first_k", shared="count", out_bias=False,
+       mlp_bias=False, defaults=dict(first_k_dense_replace=0)),
+    _f("hy_v3", "hy_v3", "HYV3ForCausalLM", moe="first_k", shared="count", qk_norm="head", mtp="uncounted",
+       ignored=("router_scaling_factor", "enable_moe_fp32_combine"), defaults=dict(first_k_dense_replace=1)),
+    _f("exaone_moe", "exaone_moe", "ExaoneMoeForCausalLM", kinds="period", period=4, moe="first_k", shared="count",
+       qk_norm="head", mtp="uncounted", defaults=dict(first_k_dense_replace=1), **_NO_BIAS),
+    _f("afmoe", "afmoe", "AfmoeForCausalLM", kinds="period", period=4, moe="first_k", shared="count", n_norms=4,
+       qk_norm="head", gate="all", mlp_bias=False, ignored=("mup_enabled",)),
     _f("minimax_m2", "minimax_m2", "MiniMaxM2ForCausalLM", moe="all", d_expert=_PLAIN, qk_norm="?all", mtp="uncounted",
        ignored=("attn_type_list", "shared_intermediate_size", "mtp_transformer_layers", "qk_norm_type", "use_mtp",
                 "use_routing_bias"), **_NO_BIAS),
@@ -168,8 +191,14 @@ FAMILIES = (
        defaults=dict(first_k_dense_replace=1)),
     _f("mistral4", "mistral4", "Mistral4ForCausalLM", **_MLA_MOE | dict(mtp=""), mlp_bias=False, ignored=_MLA_IGNORED,
        defaults=dict(first_k_dense_replace=0)),
+    _f("axk1", "axk1", "AXK1ForCausalLM", **_MLA_MOE, mlp_bias=False, n_expert_norms=1, ignored=_MLA_IGNORED,
+       defaults=dict(first_k_dense_replace=1)),
+    _f("minicpm3", "minicpm3", "MiniCPM3ForCausalLM", mixer="latent", tied=True,
+       ignored=(*_MLA_IGNORED, "scale_emb", "scale_depth", "dim_model_base")),
+    _f("youtu", "youtu youtu_llm", "YoutuForCausalLM", mixer="latent", tied=True, mlp_bias=False,
+       ignored=(*_MLA_IGNORED, "embedding_initializer_range")),
     _f("longcat", "longcat_flash", "LongcatFlashForCausalLM", mixer="longcat", moe="longcat", mlp_bias=False, n_norms=4,
-       ignored=_MLA_IGNORED),
+       ignored=_MLA_IGNORED, checked="published total; transformers 5.24.0 gives idle experts matrices"),
     _f("deepseek_v4", "deepseek_v4", "DeepseekV4ForCausalLM", mixer="compressed", moe="all", shared="count",
        mlp_bias=False, mtp="uncounted",
        ignored=("num_key_value_heads", "expert_dtype", "num_hash_layers", "mlp_layer_types")),

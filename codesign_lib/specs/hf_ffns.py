@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from codesign_lib.specs.hf_families import Family
 from codesign_lib.specs.hf_fields import Ffn
-from codesign_lib.specs.hf_mixers import blocks
+from codesign_lib.specs.hf_kinds import blocks
 from codesign_lib.specs.hf_reader import Keys
 
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
@@ -35,6 +35,9 @@ def ffns(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tup
     if family.name == "gemma4" and not any(holds):
         keys.used.update(("moe_intermediate_size", *_EXPERTS, *_TOP_K))
     moe = experts(keys, family, d_model) if any(holds) else None
+    if isinstance(keys.raw.get("intermediate_size"), list) and not any(holds):
+        bias = keys.flag("mlp_bias", default=False) if family.mlp_bias is None else family.mlp_bias
+        return [(Ffn(gated=family.gated, d_dense=d, bias=bias),) for d in keys.sizes("intermediate_size", n)]
     dense = None if all(holds) else _dense(keys, family)
     if dense is None and family.d_expert != ("intermediate_size",):
         keys.used.add("intermediate_size")
@@ -86,17 +89,20 @@ def experts(keys: Keys, family: Family, d_model: int) -> Ffn:
     top_k = _same_everywhere(keys, *_TOP_K)
     if top_k > n:
         raise keys.refuse(f"a token goes to {top_k} experts of {n}; allowed: at most all of them")
-    d_expert = _same_everywhere(keys, *family.d_expert)
+    own = family.name == "hunyuan_moe" and keys.has("moe_intermediate_size")
+    d_expert = _same_everywhere(keys, *(("moe_intermediate_size",) if own else family.d_expert))
     bias = family.moe == "gpt_oss"
     shared_gate = family.shared == "gated"
+    shared_bias = family.bias_key == "use_bias" and keys.flag("use_bias", default=False)
     d_shared = _SHARED[family.shared](keys, d_expert) if family.shared else 0
     d_latent = keys.size("moe_latent_size", default=0) if family.shared == "nemotron" else 0
-    other = {"gemma4": d_model + n}.get(family.moe, n if family.name == "ernie4_5_moe" else 0)
+    other = {"gemma4": d_model + n, "ernie4_5_moe": n, "afmoe": n}.get(family.name, 0)
     if family.name == "lfm2_moe":
         keys.used.add("use_expert_bias")
     return Ffn(
         gated=family.gated, n_experts=n, n_active_experts=top_k, d_expert=d_expert, d_shared=d_shared,
-        d_latent=d_latent, shared_gate=shared_gate and d_shared > 0, router_bias=bias, expert_bias=bias,
+        d_latent=d_latent, bias=shared_bias,
+        shared_gate=shared_gate and d_shared > 0, router_bias=bias, expert_bias=bias,
         n_router_other=other,
     )  # fmt: skip
 
@@ -118,11 +124,11 @@ def _same_everywhere(keys: Keys, *names: str) -> int:
     return keys.size(*names)
 
 
-def _shared_count(keys: Keys, d_expert: int) -> int:
+def _shared_count(keys: Keys, d_expert: int, default: int = 0) -> int:
     for name in _N_SHARED:
         if isinstance(keys.raw.get(name), list):
             return _same_everywhere(keys, name) * d_expert
-    return keys.size(*_N_SHARED, default=0, least=0, most=2**16) * d_expert
+    return keys.size(*_N_SHARED, default=default, least=0, most=2**16) * d_expert
 
 
 def _shared_nemotron(keys: Keys, d_expert: int) -> int:
@@ -140,6 +146,7 @@ _SHARED: dict[str, Callable[[Keys, int], int]] = {
     "granite": lambda keys, d_expert: keys.size("shared_intermediate_size", default=0, least=0),
     "step": lambda keys, d_expert: keys.size("share_expert_dim", "share_expert_dims"),
     "llama4": lambda keys, d_expert: d_expert,
+    "hunyuan": lambda keys, d_expert: _shared_count(keys, keys.size("intermediate_size"), default=1),
     "gemma4": lambda keys, d_expert: keys.size("intermediate_size"),
     "nemotron": _shared_nemotron,
     "minimax_m3": _shared_minimax_m3,
@@ -158,7 +165,7 @@ def _first_k(keys: Keys, n: int) -> list[bool]:
         rule = [layer >= first and layer % freq == 0 for layer in range(n)]
     for name, words in (("mlp_layer_types", {"dense": False, "sparse": True}),):
         if keys.has(name):
-            extra = keys.raw.get("num_nextn_predict_layers") or 0
+            extra = keys.size("num_nextn_predict_layers", default=0, least=0, most=64)
             listed = [words[entry] for entry in keys.listed(name, n, allowed=words, n_extra=extra)]
             if rule is not None and first is not None and listed != rule and "first_k_dense_replace" in keys.given:
                 index = next(i for i in range(n) if listed[i] != rule[i])

@@ -145,7 +145,8 @@ class Layer:
     """One layer as the model counts them: ``mixers`` side by side (mostly one), then ``ffns`` (mostly one).
 
     ``n_norm_params`` are the layer's own norm weights; ``n_hyper`` the residual streams of hyper-connections (0: plain
-    residual); ``d_per_layer_input`` the size of a gated per-layer embedding (Gemma 3n and 4).
+    residual); ``d_per_layer_input`` the size of a gated per-layer embedding (Gemma 3n and 4); ``n_altup`` and
+    ``d_laurel`` the streams of alternating updates and the rank of the residual beside them (Gemma 3n).
     """
 
     mixers: tuple[Mixer, ...]
@@ -153,6 +154,8 @@ class Layer:
     n_norm_params: int
     n_hyper: int = 0
     d_per_layer_input: int = 0
+    n_altup: int = 0
+    d_laurel: int = 0
     n_other_params: int = 0
 
 

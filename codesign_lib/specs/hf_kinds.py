@@ -19,7 +19,7 @@ _NAMES = {
 # What an explicit list of layer types makes superfluous.
 _IMPLIED = ("sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval", "max_window_layers",
             "no_rope_layers", "no_rope_layer_interval", "full_attn_idxs", "attn_layer_indices", "attn_type_list",
-            "hybrid_layer_pattern", "attn_layer_period", "attn_layer_offset")  # fmt: skip
+            "hybrid_layer_pattern", "global_attn_every_n_layers", "attn_layer_period", "attn_layer_offset")  # fmt: skip
 _PATTERN = {"M": "linear", "E": "moe", "*": "full", "-": "mlp"}
 
 
@@ -32,7 +32,9 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> list[str]:
     rule = _RULES[family.kinds]
     if family.kinds not in ("blocks", "parallel") and keys.has("layer_types", "layers_block_type"):
         name = "layer_types" if keys.has("layer_types") else "layers_block_type"
-        entries = keys.listed(name, n_layers, allowed=_NAMES, n_extra=keys.raw.get("num_nextn_predict_layers") or 0)
+        entries = keys.listed(
+            name, n_layers, allowed=_NAMES, n_extra=keys.size("num_nextn_predict_layers", default=0, least=0, most=64)
+        )
         kinds = [_NAMES[entry] for entry in entries]
         keys.used.update(_IMPLIED)
     else:
@@ -43,6 +45,19 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> list[str]:
     if "linear" in kinds and not family.linear:
         raise keys.refuse(f"layer {kinds.index('linear')} is recurrent; allowed in {family.name}: attention only")
     return kinds
+
+
+def blocks(keys: Keys, n: int) -> list[Keys]:
+    """The entries of ``block_configs``, one a layer."""
+    value = keys.raw.get("block_configs")
+    keys.used.update(("block_configs", "num_key_value_heads", "intermediate_size"))
+    if not isinstance(value, list) or len(value) != n:
+        got = f"{len(value)} entries" if isinstance(value, list) else repr(value)[:40]
+        raise keys.refuse(f"block_configs has {got}, num_hidden_layers is {n}; allowed: one block a layer")
+    for index, block in enumerate(value):
+        if not isinstance(block, dict):
+            raise keys.refuse(f"block_configs[{index}] is {block!r:.40}; allowed: an object")
+    return [Keys(block, f"{keys.where}: block_configs[{index}]") for index, block in enumerate(value)]
 
 
 def n_layers_of(keys: Keys, family: Family, most: int) -> int:
@@ -83,7 +98,7 @@ def _flagged(keys: Keys, family: Family, n: int) -> list[str]:
 
 
 def _period(keys: Keys, family: Family, n: int) -> list[str]:
-    names = ("sliding_window_pattern", "_sliding_window_pattern")
+    names = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
     if any(isinstance(keys.raw.get(name), str) for name in names):
         text = keys.text(*names)
         if not text or set(text) - set("LG"):

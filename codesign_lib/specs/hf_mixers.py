@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codesign_lib.specs.hf_families import Family
 from codesign_lib.specs.hf_fields import Attention, CompressedAttention, Indexer, LatentAttention, Mixer
+from codesign_lib.specs.hf_kinds import blocks
 from codesign_lib.specs.hf_reader import Keys
 from codesign_lib.specs.hf_recurrent import recurrent
 
@@ -47,7 +48,7 @@ def heads(keys: Keys, family: Family, kind: str, d_model: int, **changed: object
     if n_heads % n_kv_heads:
         raise keys.refuse(f"num_attention_heads is {n_heads} and num_key_value_heads {n_kv_heads}; "
                           "allowed: heads that the key-value heads divide")  # fmt: skip
-    gated = family.gate == "flag" and keys.flag("attn_output_gate", default=True)
+    gated = family.gate == "all" or (family.gate == "flag" and keys.flag("attn_output_gate", default=True))
     qkv_bias = keys.flag(family.bias_key, default=False) if family.qkv_bias is None else family.qkv_bias
     out_bias = keys.flag("attention_out_bias", default=qkv_bias) if family.out_bias is None else family.out_bias
     fields = dict(
@@ -168,16 +169,23 @@ def _gemma4(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[
     # the last layers may read the cache of the last layer of their kind that has one.
     same = keys.flag("attention_k_eq_v", default=False)
     d_global = keys.size("global_head_dim", default=512)
-    n_global = keys.size("num_global_key_value_heads", default=None)
-    made = {
-        kind: heads(keys, family, kind, d_model)
-        if kind == "sliding"
-        else heads(
-            keys, family, kind, d_model, d_head=d_global, values_are_keys=same, n_kv_heads=n_global if same else None
-        )
-        for kind in set(kinds)
-    }
+    n_global = keys.size("num_global_key_value_heads", default=None) if same else None
+    keys.used.add("num_global_key_value_heads")
+    if keys.has("per_layer_config"):
+        # Files written by transformers say it layer by layer.
+        changed = list(keys.sub("per_layer_config").raw.values())
+        if not changed or any(entry != changed[0] for entry in changed) or not isinstance(changed[0], dict):
+            raise keys.refuse("per_layer_config changes layers in different ways; allowed: global layers, all alike")
+        one = Keys(changed[0], f"{keys.where}: per_layer_config")
+        d_global, n_global = one.size("head_dim", default=d_global), one.size("num_key_value_heads", default=n_global)
+    wide = dict(d_head=d_global, values_are_keys=same, n_kv_heads=n_global)
+    made = {kind: heads(keys, family, kind, d_model, **({} if kind == "sliding" else wide)) for kind in set(kinds)}
     return _sharing(keys, [made[kind] for kind in kinds], keys.size("num_kv_shared_layers", default=0, least=0))
+
+
+def _gemma3n(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    made = {kind: heads(keys, family, kind, d_model) for kind in set(kinds)}
+    return _sharing(keys, [made[kind] for kind in kinds], keys.size("num_kv_shared_layers", default=15, least=0))
 
 
 def _sharing(keys: Keys, layers: list[Attention], n_shared: int) -> list[tuple[Mixer, ...]]:
@@ -268,20 +276,8 @@ def _deci(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tu
     return out
 
 
-def blocks(keys: Keys, n: int) -> list[Keys]:
-    """The entries of ``block_configs``, one a layer."""
-    value = keys.raw.get("block_configs")
-    keys.used.update(("block_configs", *_KV_HEADS))
-    if not isinstance(value, list) or len(value) != n:
-        got = f"{len(value)} entries" if isinstance(value, list) else repr(value)[:40]
-        raise keys.refuse(f"block_configs has {got}, num_hidden_layers is {n}; allowed: one block a layer")
-    for index, block in enumerate(value):
-        if not isinstance(block, dict):
-            raise keys.refuse(f"block_configs[{index}] is {block!r:.40}; allowed: an object")
-    return [Keys(block, f"{keys.where}: block_configs[{index}]") for index, block in enumerate(value)]
-
-
 _LISTS = {
-    "indexed": _indexed, "compressed": _compressed, "gemma4": _gemma4, "hunyuan": _hunyuan, "two_heads": _two_heads,
+    "indexed": _indexed, "compressed": _compressed, "gemma4": _gemma4, "gemma3n": _gemma3n,
+    "hunyuan": _hunyuan, "two_heads": _two_heads,
     "longcat": _longcat, "step": _step, "deci": _deci,
 }  # fmt: skip

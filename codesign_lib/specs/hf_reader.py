@@ -203,6 +203,16 @@ class Keys:
                 )
         return value[:n]
 
+    def sizes(self, name: str, n: int) -> list[int]:
+        """A whole number for each of ``n`` layers: a list of them, or one for all."""
+        _, value = self._get((name,), _MISSING)
+        if not isinstance(value, list):
+            return [self.checked(name, value)] * n
+        if len(value) != n:
+            index = f"index {len(value)} is missing" if len(value) < n else f"index {n} is one too many"
+            raise ValueError(f"{self.where}: {name} has {len(value)} entries, num_hidden_layers is {n}: {index}")
+        return [self.checked(f"{name}[{index}]", entry) for index, entry in enumerate(value)]
+
     def members(self, name: str, n: int, *, first: int = 0) -> set[int]:
         """A list of layer numbers counted from ``first``, as a set counted from 0."""
         _, value = self._get((name,), _MISSING)

@@ -22,6 +22,7 @@ def _state_bytes(keys: Keys) -> float:
 
 
 def _mamba2(keys: Keys, d_model: int) -> Recurrent:
+    keys.used.add("mamba_proj_bias")  # Nemotron-H has it and reads use_bias
     n_heads = keys.size("mamba_num_heads", "mamba_n_heads")
     d_inner = keys.size("mamba_d_ssm", default=None)
     expand = keys.size("mamba_expand", "expand", default=2)
@@ -37,7 +38,8 @@ def _mamba2(keys: Keys, d_model: int) -> Recurrent:
         kind="mamba2", n_heads=n_heads, n_key_heads=n_groups, d_key=d_state, d_value=d_head,
         n_conv=n_heads * d_head + 2 * n_groups * d_state, conv_tokens=keys.size("conv_kernel", "mamba_d_conv"),
         conv_bias=keys.flag("use_conv_bias", "mamba_conv_bias", default=True),
-        proj_bias=keys.flag("use_bias", "mamba_proj_bias", "projectors_bias", default=False),
+        proj_bias=keys.flag("use_bias", default=False)
+        if keys.has("use_bias") else keys.flag("mamba_proj_bias", "projectors_bias", default=False),
         has_norm=keys.flag("mamba_rms_norm", default="mamba_d_ssm" not in keys.raw),
         state_bytes_per_element=_state_bytes(keys),
     )  # fmt: skip

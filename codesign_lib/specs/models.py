@@ -1,7 +1,7 @@
 """Models: what the network is. Its layers from a `config.json`, its linear layers, its parameters in named parts.
 
-What a request occupies in memory, the KV cache and the recurrent state, is here as well: ``kv_bytes``,
-``indexer_bytes``, ``state_bytes`` (logical, once), and ``kv_bytes_per_rank`` (as tensor parallelism stores it).
+What a request occupies in memory as well: ``kv_bytes``, ``indexer_bytes`` and ``state_bytes`` (logical, once), and
+``kv_bytes_per_rank`` (as tensor parallelism stores it).
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.specs import caches, hf_config, patterns, weights
+from codesign_lib.specs import caches, hf_config, parameters, patterns, weights
 from codesign_lib.specs.formats import Format, as_format
 from codesign_lib.specs.hf_fields import Config, Layer
+from codesign_lib.specs.parameters import Part
 from codesign_lib.specs.quantities import not_negative
-from codesign_lib.specs.weights import Part, Weight
+from codesign_lib.specs.weights import Weight
 
-_CONFIGS = Path(__file__).parent.parent / "data" / "configs"
+_CONFIGS = files("codesign_lib") / "data" / "configs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer:
     """One kind of linear layer: ``count`` of them in the network, each a k×n weight.
 
-    ``tokens_fraction`` is the share of all tokens that reaches each one: 1 for a layer that all tokens pass,
-    top-k / experts for a routed expert under balanced routing. ``kind`` is ``attention``, ``recurrent``, ``indexer``,
-    ``ffn``, ``expert``, ``shared_expert``, ``router``, ``latent`` (to and from the experts' smaller size), ``residual``
-    (hyper-connections), ``per-layer embedding`` or ``head``.
+    ``tokens_fraction``: the share of tokens that reaches each one, top-k / experts for experts routed in balance, else
+    1. ``kind``: ``attention recurrent indexer ffn expert shared_expert router latent`` (to and from the experts'
+    smaller size) ``residual`` (hyper-connections and the like), ``per-layer embedding`` or ``head``.
     """
 
     name: str
@@ -53,9 +53,8 @@ class LinearLayer:
 class Model:
     """A network as its config describes it. What-if: ``dataclasses.replace(model, config=replace(model.config, …))``.
 
-    ``n_params`` counts the language model: no multi-token-prediction modules (``n_mtp_params``), no vision or audio
-    tower (not counted). Counts are of the unquantised network; router correction biases that are no trained
-    parameters are left out, as in transformers.
+    ``n_params`` counts the unquantised language model: no multi-token-prediction modules (``n_mtp_params``), no vision
+    or audio tower, no router correction bias that is not trained by gradients (as in transformers).
     """
 
     name: str
@@ -77,19 +76,19 @@ class Model:
         (86848, array([2560., 5120.]))
         """
         read = hf_config.read(config)
-        title = name or read.name.rsplit("/", 1)[-1] or read.architecture
+        title = name or read.name.rstrip("/").rsplit("/", 1)[-1] or read.architecture
         return cls(name=title, title=title, config=read, source=f"{read.source} ({read.architecture})")
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
         """Every weight of the language model, equal ones of several layers together."""
-        layers, d_model = self.config.layers, self.config.d_model
-        return weights.merged(weights.all_layers(layers, d_model), weights.outer_weights(self.config))
+        c = self.config
+        return parameters.merged(weights.all_layers(c.layers, c.d_model), weights.outer_weights(c))
 
     @cached_property
     def mtp_weights(self) -> tuple[Weight, ...]:
         """Every weight that the multi-token-prediction modules own."""
-        return weights.merged(weights.mtp_weights(self.config))
+        return parameters.merged(weights.mtp_weights(self.config))
 
     def linear_layers(self) -> tuple[LinearLayer, ...]:
         """All linear layers, output head included, multi-token-prediction modules not; fused as engines fuse them.
@@ -106,10 +105,10 @@ class Model:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parameters in named parts, those of the multi-token-prediction modules last ("mtp")."""
-        mtp = weights.parts(self.mtp_weights, tied=False)
+        mtp = parameters.parts(self.mtp_weights, tied=False)
         stored, read = sum(x.n_stored for x in mtp), sum(x.n_read for x in mtp)
         own = (Part(name="mtp", n_stored=stored, n_read=read),) if mtp else ()
-        return weights.parts(self.weights, tied=self.config.tied) + own
+        return parameters.parts(self.weights, tied=self.config.tied) + own
 
     @property
     def n_params_by_part(self) -> dict[str, int]:
@@ -132,7 +131,7 @@ class Model:
     @property
     def n_mtp_params(self) -> int:
         """Parameters that the multi-token-prediction modules own (embedding and head are the model's)."""
-        return weights.total(self.mtp_weights)
+        return parameters.total(self.mtp_weights)
 
     @property
     def n_active_params(self) -> int:
@@ -145,10 +144,10 @@ class Model:
 
     @property
     def n_layers(self) -> int:
-        """Layers as the config counts them, without multi-token-prediction modules."""
+        """Layers as the config counts them."""
         return len(self.config.layers)
 
-    @cached_property
+    @property
     def layer_labels(self) -> tuple[str, ...]:
         """One label a layer: how it mixes tokens / what feed-forward block it has."""
         return tuple(patterns.label(layer) for layer in self.config.layers)
@@ -171,8 +170,8 @@ class Model:
         (70272.0, 35136.0)
         """
         terms = caches.cache_terms(self.config.layers).items()
-        slope = sum(n * x.n_elements / x.tokens_per_entry for x, n in terms if x.window_tokens is None)
-        return as_format(fmt).bytes_per_element * slope
+        size = as_format(fmt).bytes_per_element
+        return size * sum(n * x.n_elements / x.tokens_per_entry for x, n in terms if x.window_tokens is None)
 
     @property
     def size_note(self) -> str:
@@ -204,8 +203,8 @@ def kv_bytes(model: Model, n_context: ArrayLike, fmt: Format | str, *, with_mtp:
     >>> kv_bytes(MODELS["gemma_3_27b"], [1024, 131_072], "bf16") / 2**30
     array([ 0.484375, 10.40625 ])
     """
-    by_kind = kv_bytes_by_kind(model, n_context, fmt, with_mtp=with_mtp).values()
-    return np.zeros(np.shape(n_context)) + sum(by_kind, np.float64(0.0))
+    by_kind = kv_bytes_by_kind(model, n_context, fmt, with_mtp=with_mtp)
+    return sum(by_kind.values(), np.zeros(np.shape(n_context)))
 
 
 def kv_bytes_by_kind(
@@ -236,7 +235,7 @@ def indexer_bytes(model: Model, n_context: ArrayLike, fmt: Format | str) -> NDAr
     """
     (context,) = not_negative("indexer_bytes", n_context=n_context)
     size, terms = as_format(fmt).bytes_per_element, caches.indexer_terms(model.config.layers)
-    return np.zeros_like(context) + sum(size * n * x.n_elements * x.n_entries(context) for x, n in terms.items())
+    return sum((size * n * x.n_elements * x.n_entries(context) for x, n in terms.items()), np.zeros(context.shape))
 
 
 def state_bytes(model: Model, fmt: Format | str, *, with_convolution: bool = False) -> float:
@@ -249,8 +248,7 @@ def state_bytes(model: Model, fmt: Format | str, *, with_convolution: bool = Fal
     >>> state_bytes(MODELS["nemotron_3_super"], "bf16") / 2**20
     160.0
     """
-    size = as_format(fmt).bytes_per_element
-    out = 0.0
+    size, out = as_format(fmt).bytes_per_element, 0.0
     for r in caches.recurrent_mixers(model.config.layers):
         out += r.n_heads * r.d_key * r.d_value * r.state_bytes_per_element
         if with_convolution or r.kind == "short_conv":
@@ -278,11 +276,12 @@ def kv_bytes_per_rank(model: Model, n_context: ArrayLike, fmt: Format | str, *, 
 
 def _load() -> dict[str, Model]:
     found = {}
-    for path in sorted(_CONFIGS.glob("*.json")):
+    for path in sorted((p for p in _CONFIGS.iterdir() if p.name.endswith(".json")), key=lambda p: p.name):
+        name = path.name.removesuffix(".json")
         raw = json.loads(path.read_text(encoding="utf-8"))
-        origin = raw["_source"]
-        source = f"{origin['file']} of {origin['repository']}, {origin['licence']}, read {origin['date']}"
-        found[path.stem] = Model(name=path.stem, title=origin["title"], config=hf_config.read(raw), source=source)
+        of = raw["_source"]
+        source = f"{of['file']} of {of['repository']}, {of['licence']}, read {of['date']}"
+        found[name] = Model(name=name, title=of["title"], config=hf_config.read(raw), source=source)
     return found
 
 

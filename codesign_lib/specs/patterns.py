@@ -17,8 +17,10 @@ def _mixer_label(mixer: object) -> str:
         return f"{mixer.kind} shared"
     if isinstance(mixer, CompressedAttention):
         return f"compressed {mixer.tokens_per_entry}:1" if mixer.tokens_per_entry > 1 else "sliding"
-    sparse = "sparse " if getattr(mixer, "n_selected_tokens", None) else ""
-    return sparse + mixer.kind
+    if not getattr(mixer, "n_selected_tokens", None):
+        return mixer.kind
+    # "reusing": attends to the tokens that an earlier layer's indexer selected
+    return f"{'sparse' if mixer.indexer else 'reusing'} {mixer.kind}"
 
 
 def folded(labels: tuple[str, ...]) -> str:

@@ -16,11 +16,6 @@ from codesign_lib.specs.hf_fields import (
     Recurrent,
 )  # fmt: skip
 
-# fmt: off
-PARTS = ("embedding", "attention", "recurrent", "indexer", "ffn", "experts", "shared experts", "router", "residual",
-         "norms", "per-layer embedding", "projection", "head")
-# fmt: on
-
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
@@ -41,18 +36,6 @@ class Weight:
     def n_params(self) -> int:
         """Elements of all ``count`` tensors."""
         return self.k * self.n * self.count
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A named part of the parameters: ``n_stored`` in the checkpoint, ``n_read`` for one token.
-
-    A tied head is read and not stored; an embedding table is stored and (but for one row) not read.
-    """
-
-    name: str
-    n_stored: int
-    n_read: int
 
 
 def _linear(name: str, kind: str, k: int, n: int, *, count: int = 1, part: str = "", read: float = 1.0) -> Weight:
@@ -76,6 +59,15 @@ def layer_weights(layer: Layer, d_model: int) -> Iterator[Weight]:
         n_out = (2 + streams) * streams
         yield _linear("hyper-connection", "residual", streams * d, n_out, count=2)
         yield _vector("hyper-connection base and scale", "residual", n_out + 3, count=2)
+    if layer.n_altup:
+        n = layer.n_altup
+        yield _linear("altup router", "residual", d, n)
+        yield _vector("altup coefficients, scale and norm", "residual", n * n + n**3 + 2 * d)
+    if layer.d_laurel:
+        yield _linear("laurel left", "residual", d, layer.d_laurel)
+        yield _linear("laurel right", "residual", layer.d_laurel, d)
+        yield _vector("laurel norm", "norms", d)
+    yield _vector("activation", "ffn", layer.n_other_params)
     if layer.d_per_layer_input:
         yield _linear("per-layer gate", "per-layer embedding", d, layer.d_per_layer_input)
         yield _linear("per-layer out", "per-layer embedding", layer.d_per_layer_input, d)
@@ -91,6 +83,8 @@ def outer_weights(config: Config) -> Iterator[Weight]:
     if streams:
         yield _linear("hyper-connection head", "residual", streams * d, streams)
         yield _vector("hyper-connection head base and scale", "residual", streams + 1)
+    if config.layers[0].n_altup > 1:
+        yield _linear("altup projections", "residual", d, d, count=2 * (config.layers[0].n_altup - 1))
     if config.d_per_layer_input:
         width = config.d_per_layer_input * len(config.layers)
         yield Weight(name="per-layer table", part="per-layer embedding", k=config.n_vocab_per_layer_input, n=width,
@@ -241,6 +235,8 @@ def _ffn(f: Ffn, d: int) -> Iterator[Weight]:
     if f.d_shared:
         yield _linear(f"shared {first}", "shared_expert", d, up * f.d_shared, part="shared experts")
         yield _linear("shared down", "shared_expert", f.d_shared, d, part="shared experts")
+        if f.bias:
+            yield _vector("shared bias", "shared experts", up * f.d_shared + d)
     if f.shared_gate:
         yield _vector("shared gate", "shared experts", d)
 
@@ -261,30 +257,3 @@ def all_layers(layers: Iterable[Layer], d_model: int) -> Iterator[Weight]:
     for layer, n in counts.items():
         for weight in layer_weights(layer, d_model):
             yield replace(weight, count=weight.count * n)
-
-
-def merged(*sources: Iterable[Weight]) -> tuple[Weight, ...]:
-    """All of them, equal ones (but for their count) added up, empty ones left out."""
-    found: dict[Weight, int] = {}
-    for source in sources:
-        for weight in source:
-            if weight.n_params:
-                one = replace(weight, count=1)
-                found[one] = found.get(one, 0) + weight.count
-    return tuple(replace(weight, count=n) for weight, n in found.items())
-
-
-def total(weights: Iterable[Weight]) -> int:
-    """Elements of all of them together."""
-    return sum(weight.n_params for weight in weights)
-
-
-def parts(weights: Iterable[Weight], *, tied: bool) -> tuple[Part, ...]:
-    """The weights added up by their part, in the order of ``PARTS``; a ``tied`` head is read and not stored."""
-    found: dict[str, list[int]] = {}
-    for w in weights:
-        sums = found.setdefault(w.part, [0, 0])
-        sums[0] += 0 if w.name == "head" and tied else w.n_params
-        sums[1] += round(w.n_params * w.read_fraction)
-    order = sorted(found, key=PARTS.index)
-    return tuple(Part(name=name, n_stored=found[name][0], n_read=found[name][1]) for name in order)
