@@ -7,6 +7,8 @@ import os
 import warnings
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codesign_lib.specs import hf_config
 from codesign_lib.specs.hf_config import read
@@ -434,3 +436,24 @@ def test_native_formats_are_named(native, what):
 
 def test_supported_names_every_architecture_once():
     assert len(hf_config.supported()) == len(set(hf_config.supported())) >= 50
+
+
+# --- anything else --------------------------------------------------------------------------------------------------
+_COMMITTED = sorted(p.name for p in (hf_config._DATA / "configs").iterdir())
+_NONSENSE = st.sampled_from([None, 0, -1, 1, 3, 1.5, float("nan"), 10**12, True, "x", "", [], [1], ["a"], {}, {"a": 1}])
+
+
+@given(st.sampled_from(_COMMITTED), st.data())
+def test_a_field_that_is_nonsense_is_understood_or_refused_in_one_sentence(name, data):
+    raw = json.loads((hf_config._DATA / "configs" / name).read_text(encoding="utf-8"))
+    part = raw.get("text_config", raw)
+    key = data.draw(st.sampled_from(sorted(part)))
+    part[key] = data.draw(_NONSENSE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            config = read(raw)
+        except ValueError as error:
+            assert "\n" not in str(error)
+        else:
+            assert config.layers and config.d_model > 0

@@ -191,6 +191,26 @@ def test_qwen_first_generation_has_7_72_billion():
     assert "the name says 7 B parameters, the config 7.72 B (+10%)" in qwen.size_note
 
 
+@pytest.mark.parametrize(
+    ("kind", "n_vocab", "intermediate", "total"),
+    [("internlm2", 92544, 14336, 7.74e9), ("exaone", 102400, 14336, 7.82e9)],  # the models' cards on the hub
+)
+def test_llamas_under_other_names(kind, n_vocab, intermediate, total):
+    model = Model.from_config(
+        dict(model_type=kind, hidden_size=4096, intermediate_size=intermediate, num_hidden_layers=32,
+             vocab_size=n_vocab, num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=False)
+    )  # fmt: skip
+    assert model.n_params == pytest.approx(total, rel=0.01)
+
+
+def test_a_vision_tower_is_a_part_of_its_own():
+    gemma = MODELS["gemma_3_27b"]
+    assert gemma.n_params_by_part["vision"] == 27_432_406_640 - gemma.n_params  # all of google/gemma-3-27b-it
+    unknown = Model.from_config(_raw("gemma_3_27b") | dict(vision_config=dict(model_type="something")))
+    assert unknown.n_params == gemma.n_params and "vision" not in unknown.n_params_by_part
+    assert any("the vision tower is not counted" in note for note in unknown.config.notes)
+
+
 def test_a_size_that_fits_the_name_is_not_remarked():
     assert MODELS["qwen3_32b"].size_note == "" and MODELS["gpt_oss_120b"].size_note == ""
     assert MODELS["llama_4_maverick"].size_note == ""  # 17 B is its active size
@@ -199,7 +219,7 @@ def test_a_size_that_fits_the_name_is_not_remarked():
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_add_up_and_linear_layers_are_among_them(name):
     model = MODELS[name]
-    assert sum(n for part, n in model.n_params_by_part.items() if part != "mtp") == model.n_params
+    assert sum(n for part, n in model.n_params_by_part.items() if part not in models.APART) == model.n_params
     assert 0 < model.n_active_params <= model.n_params + model.config.tied * model.config.d_model * model.config.n_vocab
     matrices = sum(layer.n_params for layer in model.linear_layers())
     assert matrices > 0.95 * (model.n_params - model.n_params_by_part["embedding"])
@@ -402,5 +422,5 @@ def test_counts_equal_those_of_transformers_or_say_why_not():
 def test_every_family_that_transformers_has_was_compared():
     compared = {hf_config.BY_ARCHITECTURE[row["architecture"]].name for row in _validation() if row["equal"] == "yes"}
     without = {f.name for f in hf_config.FAMILIES if f.name not in compared}
-    assert without == {"qwen", "mimo", "deci", "longcat"}
+    assert without == {"qwen", "llama_like", "mimo", "deci", "longcat"}
     assert all(not f.checked.startswith("transformers") for f in hf_config.FAMILIES if f.name in without)

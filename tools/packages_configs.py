@@ -47,7 +47,8 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "glm4_moe_lite", "glm_moe_dsa", "minimax", "minimax_m2", "minimax_m3_vl_text", "llama4_text", "jamba",
         "ernie4_5", "ernie4_5_moe", "kimi_linear", "bamba", "falcon_h1", "lfm2", "longcat_flash", "mistral4",
         "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "olmo_hybrid", "cwm", "gemma3n_text", "apertus", "stablelm",
-        "helium", "flex_olmo", "solar_open", "hy_v3", "exaone_moe", "afmoe", "axk1", "minicpm3", "youtu",
+        "helium", "flex_olmo", "solar_open", "hy_v3", "exaone_moe", "afmoe", "axk1", "minicpm3", "youtu", "laguna",
+        "hyperclovax", "bailing_hybrid", "mamba2", "falcon_mamba",
     )),
     ("llama, biases, tied", "llama", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
     ("qwen3, biases", "qwen3", dict(attention_bias=True)),
@@ -124,8 +125,9 @@ def mtp_count(model: Any, n: int) -> int:
 
 def row(name: str, origin: str, raw: dict[str, Any]) -> dict[str, Any]:
     """One line of the table: our count, theirs, and why they differ if they do."""
-    out = dict(name=name, origin=origin, architecture="", ours_n_params="", theirs_n_params="", beside_n_params="",
-               ours_n_mtp_params="", theirs_n_mtp_params="", equal="", reason="")  # fmt: skip
+    out = dict(name=name, origin=origin, architecture="", ours_n_params="", theirs_n_params="",
+               ours_n_mtp_params="", theirs_n_mtp_params="", ours_n_vision_params="",
+               theirs_n_vision_params="", equal="", reason="")  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -146,9 +148,13 @@ def row(name: str, origin: str, raw: dict[str, Any]) -> dict[str, Any]:
                 out |= dict(ours_n_mtp_params=ours.n_mtp_params, theirs_n_mtp_params=modules)
             except (ValueError, AttributeError):
                 pass  # transformers cannot build prediction modules for this class
-    equal = text == ours.n_params and out["ours_n_mtp_params"] == out["theirs_n_mtp_params"]
+    vision = ours.config.n_vision_params
+    if beside and vision:
+        out |= dict(ours_n_vision_params=vision, theirs_n_vision_params=beside)
+    of = ("mtp_params", "vision_params")
+    equal = text == ours.n_params and all(out[f"ours_n_{x}"] == out[f"theirs_n_{x}"] for x in of)
     reason = "" if equal else EXCEPTIONS.get(name, "NOT EXPLAINED")
-    return out | dict(theirs_n_params=text, beside_n_params=beside, equal="yes" if equal else "no", reason=reason)
+    return out | dict(theirs_n_params=text, equal="yes" if equal else "no", reason=reason)
 
 
 def default(kind: str, changed: dict[str, Any]) -> dict[str, Any]:

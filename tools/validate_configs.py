@@ -8,6 +8,7 @@ takes 2 s or more, or when a count differs from the committed table ``data/valid
 from __future__ import annotations
 
 import csv
+import json
 import sys
 import time
 import warnings
@@ -39,6 +40,18 @@ def committed() -> dict[str, int]:
     return {row["name"]: int(row["ours_n_params"]) for row in rows if row["origin"] == "wheel"}
 
 
+def trimmed_differ(real: dict[str, models.Model]) -> list[str]:
+    """The committed, trimmed configs that do not say the same as the wheel's whole ones."""
+    folder = files("codesign_lib") / "data" / "configs"
+    out = []
+    for name, ours in models.MODELS.items():
+        repository = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["_source"]["repository"]
+        whole = real.get(repository)
+        if whole is not None and (whole.config.layers, whole.parts) != (ours.config.layers, ours.parts):
+            out.append(f"data/configs/{name}.json does not say what {repository} says")
+    return out
+
+
 def main() -> int:
     paths, expected = configs(), committed()
     understood, refused, bad = 0, [], []
@@ -66,6 +79,7 @@ def main() -> int:
         if expected.get(name, model.n_params) != model.n_params:
             bad.append(f"{name}: {model.n_params} parameters, the committed table says {expected[name]}")
     seconds = time.perf_counter() - start
+    bad += trimmed_differ({name: model for name, model, _, _ in rows})
     for name, model, kv, state in rows:
         counts = f"{model.n_params / 1e9:8.2f} B {model.n_active_params / 1e9:7.2f} B {model.n_mtp_params / 1e9:6.2f} B"
         memory = f"{model.kv_bytes_per_token('bf16'):11,.0f} {kv / 2**30:6.2f} GiB {state / 2**20:5.1f} MiB"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -18,6 +19,7 @@ from codesign_lib.specs.hf_fields import Config, Ffn, Layer, Mixer
 from codesign_lib.specs.hf_kinds import block_list, layer_kinds, n_layers_of
 from codesign_lib.specs.hf_mixers import mixers
 from codesign_lib.specs.hf_reader import MAX_LAYERS, Keys, load
+from codesign_lib.specs.hf_vision import n_vision_params
 
 _DATA = files("codesign_lib") / "data"
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
@@ -72,6 +74,8 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     if path:
         keys.fill(family.wrapped_defaults, f"left out of wrappers: {architecture}'s default")
 
+    if family.name == "hyperclovax" and not keys.flag("use_post_norm", default=True):
+        family = replace(family, n_norms=2)
     d_model, n_vocab = keys.size("hidden_size", "n_embd", most=2**20), keys.size("vocab_size", most=2**26)
     n_layers = n_layers_of(keys, family, MAX_LAYERS)
     kinds = layer_kinds(keys, family, n_layers)
@@ -83,8 +87,7 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     method = _quantisation(keys, wrapper)
     called = raw.get("_name_or_path") or text.get("_name_or_path") or ""
     has_vision = any("vision" in key and isinstance(raw[key], dict) for key in raw)
-    if has_vision:
-        keys.note("a vision tower is declared and not counted")
+    n_vision = _vision(keys, raw, d_model, where) if has_vision else 0
     n_context = keys.size("max_position_embeddings", "model_max_length", "seq_length", default=None)
 
     unknown = _unknown(keys, family, set()) + (_unknown(wrapper, family, {path.split(".")[0]}) if wrapper else ())
@@ -100,7 +103,7 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
         d_per_layer_input=beside.get("d_per_layer_input", 0),
         n_vocab_per_layer_input=n_vocab_per_layer,
         n_context_max=n_context, quantisation=method,
-        has_vision=has_vision,
+        has_vision=has_vision, n_vision_params=n_vision,
         notes=tuple(keys.notes), unknown_keys=unknown, used_keys=tuple(sorted(keys.used & keys.given)), source=where,
     )  # fmt: skip
 
@@ -163,6 +166,14 @@ def _family(raw: dict[str, Any], text: dict[str, Any], where: str) -> tuple[Fami
         raise ValueError(f"{where}: architectures and model_type are missing; allowed: a config that names one")
     listed = ", ".join(sorted({family.architectures[0] for family in FAMILIES}))
     raise ValueError(f"{where}: the architecture {unknown!r:.60} is not supported; supported: {listed}")
+
+
+def _vision(keys: Keys, raw: dict[str, Any], d_model: int, where: str) -> int | None:
+    try:
+        return n_vision_params(raw, d_model, where)
+    except ValueError as error:
+        keys.note(f"the vision tower is not counted: {error}")
+        return None
 
 
 def _beside(keys: Keys, family: Family, n_vocab: int) -> tuple[dict[str, int], int]:

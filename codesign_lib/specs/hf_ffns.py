@@ -21,6 +21,8 @@ def ffns(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tup
     n = len(kinds)
     if family.name == "deci":
         return _deci(keys, family, n, d_model)
+    if family.moe == "none":
+        return [()] * n
     if family.moe == "longcat":
         return [_longcat(keys, family)] * n
     if family.moe == "blocks":
@@ -96,7 +98,7 @@ def experts(keys: Keys, family: Family, d_model: int) -> Ffn:
     shared_bias = family.bias_key == "use_bias" and keys.flag("use_bias", default=False)
     d_shared = _SHARED[family.shared](keys, d_expert) if family.shared else 0
     d_latent = keys.size("moe_latent_size", default=0) if family.shared == "nemotron" else 0
-    other = {"gemma4": d_model + n, "ernie4_5_moe": n, "afmoe": n}.get(family.name, 0)
+    other = {"gemma4": d_model + n, "ernie4_5_moe": n, "afmoe": n, "laguna": n}.get(family.name, 0)
     if family.name == "lfm2_moe":
         keys.used.add("use_expert_bias")
     return Ffn(
@@ -145,6 +147,7 @@ _SHARED: dict[str, Callable[[Keys, int], int]] = {
     "gated": lambda keys, d_expert: keys.size("shared_expert_intermediate_size", default=0, least=0),
     "granite": lambda keys, d_expert: keys.size("shared_intermediate_size", default=0, least=0),
     "step": lambda keys, d_expert: keys.size("share_expert_dim", "share_expert_dims"),
+    "own": lambda keys, d_expert: keys.size("shared_expert_intermediate_size", default=0, least=0),
     "llama4": lambda keys, d_expert: d_expert,
     "hunyuan": lambda keys, d_expert: _shared_count(keys, keys.size("intermediate_size"), default=1),
     "gemma4": lambda keys, d_expert: keys.size("intermediate_size"),

@@ -166,8 +166,9 @@ class Config:
     ``name`` is what the file calls itself ("" mostly). ``text_path`` names the sub-config that held the language model
     ("" for the top level). ``mtp_layers`` are the layers of all multi-token-prediction modules, which are not among
     ``layers``. ``d_per_layer_input`` and ``n_vocab_per_layer_input`` describe Gemma's table of per-layer embeddings.
-    ``quantisation`` is the method the file declares, "" if none. ``notes`` say which defaults were taken and what was
-    left out; ``unknown_keys`` which keys were not understood; ``used_keys`` which were read.
+    ``n_vision_params`` counts tower and projector, ``None`` where their shape is not known. ``quantisation`` is the
+    method the file declares, "" if none. ``notes`` say which defaults were taken and what was left out;
+    ``unknown_keys`` which keys were not understood; ``used_keys`` which were read.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Config:
     n_context_max: int | None
     quantisation: str
     has_vision: bool
+    n_vision_params: int | None
     notes: tuple[str, ...]
     unknown_keys: tuple[str, ...]
     used_keys: tuple[str, ...]

@@ -17,9 +17,11 @@ _NAMES = {
     "heavily_compressed_attention": "full", "moe": "moe", "mlp": "mlp", "hybrid": "parallel",
 }  # fmt: skip
 # What an explicit list of layer types makes superfluous.
-_IMPLIED = ("sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval", "max_window_layers",
-            "no_rope_layers", "no_rope_layer_interval", "full_attn_idxs", "attn_layer_indices", "attn_type_list",
-            "hybrid_layer_pattern", "global_attn_every_n_layers", "attn_layer_period", "attn_layer_offset")  # fmt: skip
+_IMPLIED = (
+    "sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval", "max_window_layers",
+    "layer_group_size", "no_rope_layers", "no_rope_layer_interval", "full_attn_idxs", "attn_layer_indices",
+    "attn_type_list", "hybrid_layer_pattern", "global_attn_every_n_layers", "attn_layer_period", "attn_layer_offset",
+)  # fmt: skip
 _PATTERN = {"M": "linear", "E": "moe", "*": "full", "-": "mlp"}
 
 
@@ -110,8 +112,12 @@ def _period(keys: Keys, family: Family, n: int) -> list[str]:
 
 
 def _interval(keys: Keys, family: Family, n: int) -> list[str]:
-    period = keys.size("full_attention_interval", default=family.period)
+    period = keys.size("full_attention_interval", "layer_group_size", default=family.period)
     return ["linear" if (layer + 1) % period else "full" for layer in range(n)]
+
+
+def _recurrent(keys: Keys, family: Family, n: int) -> list[str]:
+    return ["linear"] * n
 
 
 def _nope(keys: Keys, family: Family, n: int) -> list[str]:
@@ -208,6 +214,7 @@ def _attn_type_list(keys: Keys, family: Family, n: int) -> list[str]:
 
 _RULES: dict[str, Callable[[Keys, Family, int], list[str]]] = {
     "full": _full, "listed": _full, "all": _all, "flagged": _flagged, "period": _period, "interval": _interval,
+    "recurrent": _recurrent,
     "nope": _nope, "chunks": _chunks, "mimo_v2": _mimo_v2, "sparse_blocks": _sparse_blocks, "kimi": _kimi,
     "blocks": _blocks, "members": _members, "parallel": _parallel, "jamba": _jamba, "attn_type_list": _attn_type_list,
 }  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from codesign_lib.specs.hf_families import Family
-from codesign_lib.specs.hf_fields import Attention, CompressedAttention, Indexer, LatentAttention, Mixer
+from codesign_lib.specs.hf_fields import Attention, Indexer, Mixer
 from codesign_lib.specs.hf_kinds import blocks
+from codesign_lib.specs.hf_latent import HEADS, compressed, indexed, latent, longcat
 from codesign_lib.specs.hf_reader import Keys
 from codesign_lib.specs.hf_recurrent import recurrent
 
-_HEADS = ("num_attention_heads", "n_head")
 _KV_HEADS = ("num_key_value_heads", "num_attention_groups")
 _HEAD_SIZE = ("head_dim", "attention_head_dim", "kv_channels")
 
@@ -22,7 +22,7 @@ def mixers(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[t
     if family.linear == "short_conv":
         keys.used.update(("conv_bias", "conv_L_cache"))
     if not set(kinds) - {"linear", "moe", "mlp"}:
-        keys.used.update((*_HEADS, *_KV_HEADS, *_HEAD_SIZE))
+        keys.used.update((*HEADS, *_KV_HEADS, *_HEAD_SIZE))
     return [made[kind] for kind in kinds]
 
 
@@ -33,12 +33,14 @@ def _of_kind(keys: Keys, family: Family, kind: str, d_model: int) -> tuple[Mixer
         return (recurrent(keys, family, d_model),)
     if kind == "parallel":
         return (heads(keys, family, "full", d_model), recurrent(keys, family, d_model))
-    return (latent(keys) if family.mixer == "latent" else heads(keys, family, kind, d_model),)
+    if family.mixer == "latent":
+        return (latent(keys, n_gate=keys.size(*HEADS) if family.gate == "head" else 0),)
+    return (heads(keys, family, kind, d_model),)
 
 
 def heads(keys: Keys, family: Family, kind: str, d_model: int, **changed: object) -> Attention:
     """Attention with keys and values a head. The head size is ``head_dim``; where it is absent, d_model / heads."""
-    n_heads = keys.size(*_HEADS)
+    n_heads = keys.size(*HEADS)
     n_kv_heads = keys.size(*_KV_HEADS, default=None)
     if n_kv_heads is None:
         n_kv_heads = n_heads
@@ -91,77 +93,6 @@ def _qk_norm(keys: Keys, family: Family) -> str:
         return family.qk_norm
     default = family.name == "minimax_m2"
     return family.qk_norm[1:] if keys.flag("use_qk_norm", default=default) else ""
-
-
-def latent(keys: Keys, **changed: object) -> LatentAttention:
-    """Multi-head latent attention. ``qk_head_dim``, where given, must be the sum of its two parts."""
-    n_heads = keys.size(*_HEADS)
-    d_nope, d_rope = keys.size("qk_nope_head_dim", most=2**16), keys.size("qk_rope_head_dim", most=2**16)
-    total = keys.size("qk_head_dim", default=d_nope + d_rope)
-    if total != d_nope + d_rope:
-        raise keys.refuse(f"qk_head_dim is {total} but qk_nope_head_dim + qk_rope_head_dim is {d_nope + d_rope}; "
-                          "allowed: the same")  # fmt: skip
-    fields = dict(
-        n_heads=n_heads, d_nope=d_nope, d_rope=d_rope, d_value=keys.size("v_head_dim", most=2**16),
-        q_rank=keys.size("q_lora_rank", default=None), kv_rank=keys.size("kv_lora_rank"),
-        bias=keys.flag("attention_bias", default=False),
-    )  # fmt: skip
-    return LatentAttention(**fields | changed)
-
-
-def _indexed(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
-    # DeepSeek-V3.2 scores in every layer; GLM-5.2 reuses what an earlier layer selected ("shared").
-    n = len(kinds)
-    indexer = Indexer(style="dsa", n_heads=keys.size("index_n_heads"), d_head=keys.size("index_head_dim"))
-    scoring = latent(keys, indexer=indexer, n_selected_tokens=keys.size("index_topk"))
-    sharing = latent(keys, n_selected_tokens=keys.size("index_topk"))
-    every, offset = keys.size("index_topk_freq", default=1), keys.size("index_skip_topk_offset", default=2, least=0)
-    if keys.has("indexer_types"):
-        full = [entry == "full" for entry in keys.listed("indexer_types", n, allowed=("full", "shared"))]
-    elif keys.has("index_topk_pattern"):
-        pattern = keys.raw["index_topk_pattern"]
-        listed = Keys({"index_topk_pattern": list(pattern) if isinstance(pattern, str) else pattern}, keys.where)
-        full = [entry in "Ff" for entry in listed.listed("index_topk_pattern", n, allowed=("F", "S", "full", "shared"))]
-    else:
-        full = [max(layer - offset + 1, 0) % every == 0 for layer in range(n)]
-    return [(scoring if scores else sharing,) for scores in full]
-
-
-def _compressed(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
-    n = len(kinds)
-    n_mtp = keys.size("num_nextn_predict_layers", default=0, least=0, most=64)
-    if keys.has("compress_ratios"):
-        ratios = keys.listed("compress_ratios", n, allowed=(0, 4, 128), n_extra=n_mtp)
-    else:
-        # Files written by transformers name the kinds instead.
-        names = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
-        ratios = [names[entry] for entry in keys.listed("layer_types", n, allowed=names)]
-        keys.used.add("compress_rates")
-    n_heads, d_head = keys.size(*_HEADS), keys.size("head_dim")
-    groups = keys.size("o_groups")
-    if n_heads * d_head % groups:
-        raise keys.refuse(f"o_groups is {groups} and num_attention_heads × head_dim {n_heads * d_head}; "
-                          "allowed: groups that divide it")  # fmt: skip
-    if keys.size("qk_rope_head_dim", most=2**16) > d_head:
-        raise keys.refuse(f"qk_rope_head_dim is above head_dim ({d_head}); allowed: at most that")
-    indexer = Indexer(
-        style="compressed", n_heads=keys.size("index_n_heads"), d_head=keys.size("index_head_dim"), tokens_per_entry=4
-    )
-    top_k = keys.size("index_topk")
-    fields = dict(
-        n_heads=n_heads, d_head=d_head, q_rank=keys.size("q_lora_rank"), n_out_groups=groups,
-        out_rank=keys.size("o_lora_rank"), window_tokens=keys.size("sliding_window"),
-    )  # fmt: skip
-    made = {
-        ratio: CompressedAttention(
-            **fields,
-            tokens_per_entry=max(ratio, 1),
-            indexer=indexer if ratio == 4 else None,
-            n_selected_tokens=top_k if ratio == 4 else None,
-        )
-        for ratio in (0, 4, 128)
-    }
-    return [(made[ratio],) for ratio in ratios]
 
 
 def _gemma4(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
@@ -250,13 +181,30 @@ def _step(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tu
     return [(made[kind],) for kind in kinds]
 
 
-def _longcat(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
-    return [(latent(keys), latent(keys)) for _ in kinds]
+def _laguna(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
+    # Every layer has its own number of query heads, and a gate for each head or each of its elements.
+    gating = keys.raw.get("gating", True)
+    if gating not in (True, "per-head", "per-element", "elementwise"):
+        raise keys.refuse(f"gating is {gating!r:.40}; allowed: true, per-head, per-element")
+    keys.used.add("gating")
+    base = {kind: heads(keys, family, kind, d_model) for kind in set(kinds)}
+    if keys.has("num_attention_heads_per_layer"):
+        counts = keys.sizes("num_attention_heads_per_layer", len(kinds))
+    else:
+        counts = [base[kind].n_heads for kind in kinds]
+    out: list[tuple[Mixer, ...]] = []
+    for index, (kind, n) in enumerate(zip(kinds, counts, strict=True)):
+        if n % base[kind].n_kv_heads:
+            raise keys.refuse(f"num_attention_heads_per_layer[{index}] is {n} and num_key_value_heads "
+                              f"{base[kind].n_kv_heads}; allowed: heads that the key-value heads divide")  # fmt: skip
+        n_gate = n if gating in (True, "per-head") else n * base[kind].d_head
+        out.append((_with(base[kind], n_heads=n, n_gate=n_gate),))
+    return out
 
 
 def _deci(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
     out: list[tuple[Mixer, ...]] = []
-    n_heads, bias = keys.size(*_HEADS), keys.flag("attention_bias", default=False)
+    n_heads, bias = keys.size(*HEADS), keys.flag("attention_bias", default=False)
     for index, block in enumerate(blocks(keys, len(kinds))):
         attention = block.sub("attention")
         no_op, linear = (attention.flag(name, default=False) for name in ("no_op", "replace_with_linear"))
@@ -277,7 +225,7 @@ def _deci(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tu
 
 
 _LISTS = {
-    "indexed": _indexed, "compressed": _compressed, "gemma4": _gemma4, "gemma3n": _gemma3n,
+    "indexed": indexed, "compressed": compressed, "gemma4": _gemma4, "gemma3n": _gemma3n,
     "hunyuan": _hunyuan, "two_heads": _two_heads,
-    "longcat": _longcat, "step": _step, "deci": _deci,
+    "longcat": longcat, "step": _step, "laguna": _laguna, "deci": _deci,
 }  # fmt: skip

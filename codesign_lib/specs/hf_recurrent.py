@@ -80,6 +80,38 @@ def _kimi_delta(keys: Keys, d_model: int) -> Recurrent:
     )  # fmt: skip
 
 
+def _full_delta(keys: Keys, d_model: int) -> Recurrent:
+    # Kimi's delta rule with gates of full rank.
+    n_heads = keys.size("linear_num_heads", "num_attention_heads")
+    d_head = keys.size("linear_head_dim", default=None) or keys.size("head_dim")
+    return Recurrent(
+        kind="kimi_delta", n_heads=n_heads, n_key_heads=n_heads, d_key=d_head, d_value=d_head,
+        n_conv=3 * n_heads * d_head, conv_tokens=keys.size("short_conv_kernel_size", "linear_conv_kernel_dim"),
+    )  # fmt: skip
+
+
+def _plain_mamba2(keys: Keys, d_model: int) -> Recurrent:
+    n_heads, d_head, d_state = keys.size("num_heads"), keys.size("head_dim"), keys.size("state_size")
+    n_groups = keys.size("n_groups", default=8)
+    return Recurrent(
+        kind="mamba2", n_heads=n_heads, n_key_heads=n_groups, d_key=d_state, d_value=d_head,
+        n_conv=n_heads * d_head + 2 * n_groups * d_state, conv_tokens=keys.size("conv_kernel", default=4),
+        conv_bias=keys.flag("use_conv_bias", default=True), proj_bias=keys.flag("use_bias", default=False),
+    )  # fmt: skip
+
+
+def _plain_mamba1(keys: Keys, d_model: int) -> Recurrent:
+    d_inner = keys.size("intermediate_size", default=2 * d_model)
+    rank = keys.raw.get("time_step_rank", "auto")
+    keys.used.add("time_step_rank")
+    return Recurrent(
+        kind="mamba1", n_heads=d_inner, d_key=keys.size("state_size"), d_value=1, n_conv=d_inner,
+        conv_tokens=keys.size("conv_kernel", default=4), has_norm=False,
+        d_rank=-(-d_model // 16) if rank == "auto" else keys.size("time_step_rank"),
+        conv_bias=keys.flag("use_conv_bias", default=True), proj_bias=keys.flag("use_bias", default=False),
+    )  # fmt: skip
+
+
 def _lightning(keys: Keys, d_model: int) -> Recurrent:
     n_heads = keys.size("num_attention_heads")
     d_head = keys.size("head_dim", default=d_model // n_heads)
@@ -95,5 +127,7 @@ def _short_conv(keys: Keys, d_model: int) -> Recurrent:
 
 _RECURRENT = {
     "mamba2": _mamba2, "mamba1": _mamba1, "gated_delta": _gated_delta, "kimi_delta": _kimi_delta,
+    "full_delta": _full_delta,
+    "plain_mamba2": _plain_mamba2, "plain_mamba1": _plain_mamba1,
     "lightning": _lightning, "short_conv": _short_conv,
 }  # fmt: skip

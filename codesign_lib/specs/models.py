@@ -1,7 +1,5 @@
-"""Models: what the network is. Its layers from a `config.json`, its linear layers, its parameters in named parts.
-
-What a request occupies in memory as well: ``kv_bytes``, ``indexer_bytes`` and ``state_bytes`` (logical, once), and
-``kv_bytes_per_rank`` (as tensor parallelism stores it).
+"""Models: what the network is. From a `config.json` its linear layers, its parameters in named parts, its pattern, and
+what a request keeps in memory: ``kv_bytes``, ``indexer_bytes``, ``state_bytes``, ``kv_bytes_per_rank`` (with copies).
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from codesign_lib.specs.parameters import Part
 from codesign_lib.specs.quantities import not_negative
 from codesign_lib.specs.weights import Weight
 
+APART = ("mtp", "vision")  # parts that are not counted in the language model
 _CONFIGS = files("codesign_lib") / "data" / "configs"
 
 
@@ -51,10 +50,10 @@ class LinearLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A network as its config describes it. What-if: ``dataclasses.replace(model, config=replace(model.config, …))``.
+    """A network as its config describes it. What-if: ``replace(model, config=replace(model.config, …))``.
 
-    ``n_params`` counts the unquantised language model: no multi-token-prediction modules (``n_mtp_params``), no vision
-    or audio tower, no router correction bias that is not trained by gradients (as in transformers).
+    ``n_params`` counts the unquantised language model: no multi-token-prediction modules, no vision or audio tower, no
+    router correction bias that is not trained by gradients (as in transformers).
     """
 
     name: str
@@ -104,15 +103,16 @@ class Model:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The parameters in named parts, those of the multi-token-prediction modules last ("mtp")."""
+        """The language model in named parts; then what is apart: "mtp" (prediction modules) and "vision", if any."""
         mtp = parameters.parts(self.mtp_weights, tied=False)
-        stored, read = sum(x.n_stored for x in mtp), sum(x.n_read for x in mtp)
-        own = (Part(name="mtp", n_stored=stored, n_read=read),) if mtp else ()
-        return parameters.parts(self.weights, tied=self.config.tied) + own
+        n_read, n_vision = sum(x.n_read for x in mtp), self.config.n_vision_params
+        own = (Part(name="mtp", n_stored=self.n_mtp_params, n_read=n_read),) if mtp else ()
+        tower = (Part(name="vision", n_stored=n_vision, n_read=0),) if n_vision else ()
+        return parameters.parts(self.weights, tied=self.config.tied) + own + tower
 
     @property
     def n_params_by_part(self) -> dict[str, int]:
-        """Stored parameters of each part; all but "mtp" add up to ``n_params``.
+        """Stored parameters of each part; all but "mtp" and "vision" add up to ``n_params``.
 
         >>> MODELS["deepseek_r1"].n_params_by_part["mtp"]
         11610067968
@@ -126,7 +126,7 @@ class Model:
         >>> MODELS["deepseek_r1"].n_params
         671026404352
         """
-        return sum(part.n_stored for part in self.parts if part.name != "mtp")
+        return sum(part.n_stored for part in self.parts if part.name not in APART)
 
     @property
     def n_mtp_params(self) -> int:
@@ -140,7 +140,7 @@ class Model:
         >>> round(MODELS["deepseek_r1"].n_active_params / 1e9, 2)
         36.63
         """
-        return sum(part.n_read for part in self.parts if part.name != "mtp")
+        return sum(part.n_read for part in self.parts if part.name not in APART)
 
     @property
     def n_layers(self) -> int:
@@ -175,14 +175,12 @@ class Model:
 
     @property
     def size_note(self) -> str:
-        """A sentence where the parameters differ by more than 5 % from what the model's name says, else ""."""
+        """A sentence where all parameters together differ by more than 5 % from the model's name, else ""."""
         said = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)B(?!\w)(?!-\d+E)", self.title, re.IGNORECASE)
-        gap = self.n_params / (float(said[1]) * 1e9) - 1 if said else 0.0
-        if abs(gap) <= 0.05:
-            return ""
-        return (
-            f"{self.title}: the name says {said[1]} B parameters, the config {self.n_params / 1e9:.2f} B ({gap:+.0%})"
-        )
+        total = self.n_params + (self.config.n_vision_params or 0)
+        gap = total / (float(said[1]) * 1e9) - 1 if said else 0.0
+        ours = f"{total / 1e9:.2f} B ({gap:+.0%})"
+        return f"{self.title}: the name says {said[1]} B parameters, the config {ours}" if abs(gap) > 0.05 else ""
 
     def __str__(self) -> str:
         return self.title

@@ -130,9 +130,9 @@ def _attention(a: Attention, d: int) -> Iterator[Weight]:
 def _latent(a: LatentAttention, d: int) -> Iterator[Weight]:
     n_q = a.n_heads * (a.d_nope + a.d_rope)
     if a.q_rank is None:
-        yield _linear("q and kv_a", "attention", d, n_q + a.kv_rank + a.d_rope)
+        yield _linear("q and kv_a", "attention", d, n_q + a.kv_rank + a.d_rope + a.n_gate)
     else:
-        yield _linear("q_a and kv_a", "attention", d, a.q_rank + a.kv_rank + a.d_rope)
+        yield _linear("q_a and kv_a", "attention", d, a.q_rank + a.kv_rank + a.d_rope + a.n_gate)
         yield _vector("q_a norm", "norms", a.q_rank)
         yield _linear("q_b", "attention", a.q_rank, n_q)
     yield _vector("kv_a norm", "norms", a.kv_rank)
@@ -195,8 +195,9 @@ def _recurrent(r: Recurrent, d: int) -> Iterator[Weight]:
         n_in, other, norm = r.n_conv + n_value + 2 * r.n_heads, 2 * r.n_heads, r.d_value
     elif r.kind == "kimi_delta":
         # q, k, v, beta and the first halves of the forget and output gates share one input.
-        n_in, other, norm = r.n_conv + r.n_heads + 2 * r.d_rank, r.n_heads + n_value, r.d_value
-        yield _linear("gates", "recurrent", r.d_rank, n_value, count=2)
+        n_in, other, norm = r.n_conv + r.n_heads + 2 * (r.d_rank or n_value), r.n_heads + n_value, r.d_value
+        if r.d_rank:
+            yield _linear("gates", "recurrent", r.d_rank, n_value, count=2)
     elif r.kind == "lightning":
         n_in, other, norm = 4 * n_value, 0, n_value
     else:
