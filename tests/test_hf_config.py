@@ -413,6 +413,20 @@ def test_a_deeply_nested_dict_is_read_without_recursion():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert read(LLAMA | dict(rope_scaling=deep)).d_model == 64
+    with pytest.raises(ValueError, match=r"hidden_size is|nested too deeply"):
+        read(LLAMA | dict(hidden_size=deep, n_embd=deep))
+    with pytest.raises(ValueError, match=r"nested too deeply|but num_layers is"):
+        read(LLAMA | dict(num_hidden_layers=deep, num_layers={"a": deep}))
+
+
+def test_numbers_of_thousands_of_digits_are_refused_by_name():
+    with pytest.raises(ValueError, match="intermediate_size is a int too long to show"):
+        read(LLAMA | dict(intermediate_size=10**5000))
+
+
+def test_names_that_cannot_be_printed_are_escaped():
+    with pytest.warns(UserWarning, match=r"not used: a\\nb, \\ud800"):
+        read(LLAMA | {"a\nb": 1, "\ud800": 2})
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     "tie_word_embeddings is absent: false (LlamaForCausalLM's default)"
     """
     raw, where = load(config)
+    try:
+        return _read(raw, where)
+    except RecursionError:
+        raise ValueError(f"{where} is nested too deeply for a config.json") from None
+
+
+def _read(raw: dict[str, Any], where: str) -> Config:
     path, text = _text_part(raw, where)
     keys = Keys(text, f"{where}: {path}" if path else where)
     wrapper = Keys(raw, where) if path else None
@@ -93,7 +100,7 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     unknown = _unknown(keys, family, set()) + (_unknown(wrapper, family, {path.split(".")[0]}) if wrapper else ())
     if unknown:
         warnings.warn(
-            f"{where}: keys that were not understood and not used: {', '.join(unknown)}", UserWarning, stacklevel=2
+            f"{where}: keys that were not understood and not used: {', '.join(unknown)}", UserWarning, stacklevel=3
         )
     return Config(
         name=called if isinstance(called, str) else "", architecture=architecture,
@@ -243,4 +250,5 @@ def _quantisation(keys: Keys, wrapper: Keys | None) -> str:
 def _unknown(keys: Keys, family: Family, also: set[str]) -> tuple[str, ...]:
     known = keys.used | KEYS_WITHOUT_EFFECT | set(family.ignored) | also
     unread = (key for key in keys.raw if key in keys.given and key not in known and not key.startswith("_"))
-    return tuple(key for key in unread if keys.raw[key] or key not in SWITCHES_WITHOUT_EFFECT)
+    left = (key for key in unread if keys.raw[key] or key not in SWITCHES_WITHOUT_EFFECT)
+    return tuple(key if key.isprintable() else ascii(key)[1:-1] for key in left)

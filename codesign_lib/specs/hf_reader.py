@@ -19,7 +19,14 @@ MAX_SIZE = 2**31 - 1
 _MISSING = object()
 _repr = reprlib.Repr()
 _repr.maxstring, _repr.maxother, _repr.maxlist, _repr.maxdict, _repr.maxlevel = 60, 60, 4, 4, 2
-_short = _repr.repr
+
+
+def _short(value: Any) -> str:
+    try:
+        return _repr.repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or very deep nesting
+        return f"a {type(value).__name__} too long to show"
+
 
 # Files that people hand over by mistake: (keys that give one away, what it is). The first that fits is named.
 _NATIVE = (

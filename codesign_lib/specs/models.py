@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.specs import caches, hf_config, parameters, patterns, weights
 from codesign_lib.specs.formats import Format, as_format
-from codesign_lib.specs.hf_fields import Config, Layer
+from codesign_lib.specs.hf_fields import Config
 from codesign_lib.specs.parameters import Part
 from codesign_lib.specs.quantities import not_negative
 from codesign_lib.specs.weights import Weight
@@ -65,8 +65,8 @@ class Model:
     def from_config(cls, config: str | os.PathLike[str] | Mapping[str, Any], *, name: str | None = None) -> Model:
         """The model that a Hugging Face `config.json` (a path or a dict) describes.
 
-        Raises ValueError for what is not understood, and warns once about keys that were not used
-        (:py:func:`codesign_lib.specs.hf_config.read`). Notes in ``model.config.notes`` say which defaults were taken.
+        Raises ValueError for what is not understood and warns once of keys that were not used, as
+        :py:func:`codesign_lib.specs.hf_config.read` does. ``model.config.notes`` say which defaults were taken.
 
         >>> tiny = Model.from_config({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
         ...     "vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128},
@@ -74,6 +74,8 @@ class Model:
         >>> tiny.n_params, kv_bytes(tiny, [10, 20], "bf16")
         (86848, array([2560., 5120.]))
         """
+        if name is not None and not (isinstance(name, str) and name):
+            raise ValueError(f"Model.from_config: name is {name!r:.40}; allowed: text, or None")
         read = hf_config.read(config)
         title = name or read.name.rstrip("/").rsplit("/", 1)[-1] or read.architecture
         return cls(name=title, title=title, config=read, source=f"{read.source} ({read.architecture})")
@@ -216,13 +218,10 @@ def kv_bytes_by_kind(
     (context,) = not_negative("kv_bytes", n_context=n_context)
     size = as_format(fmt).bytes_per_element
     found: dict[str, NDArray[np.float64]] = {}
-    for term, n in caches.cache_terms(_layers(model, with_mtp)).items():
+    layers = model.config.layers + (model.config.mtp_layers if with_mtp else ())
+    for term, n in caches.cache_terms(layers).items():
         found[term.kind] = found.get(term.kind, 0.0) + size * n * term.n_elements * term.n_entries(context)
     return found
-
-
-def _layers(model: Model, with_mtp: bool) -> tuple[Layer, ...]:
-    return model.config.layers + (model.config.mtp_layers if with_mtp else ())
 
 
 def indexer_bytes(model: Model, n_context: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
