@@ -249,6 +249,64 @@ def test_published_totals_within_one_percent(name, total, source):
     assert MODELS[name].n_params == pytest.approx(total, rel=0.01), source
 
 
+# Configs written down by their few sizes, of models that are not among MODELS.
+_MOE = dict(num_experts_per_tok=8, first_k_dense_replace=1)
+_OTHERS = {
+    "gemma_2_27b": dict(
+        model_type="gemma2", hidden_size=4608, intermediate_size=36864, num_hidden_layers=46, num_attention_heads=32,
+        num_key_value_heads=16, head_dim=128, sliding_window=4096, vocab_size=256000),
+    "llama_3_2_1b": dict(
+        model_type="llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64, vocab_size=128256, tie_word_embeddings=True),
+    "deepseek_v2": dict(
+        _MOE, model_type="deepseek_v2", hidden_size=5120, intermediate_size=12288, num_hidden_layers=60,
+        num_attention_heads=128, kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64,
+        v_head_dim=128, n_routed_experts=160, n_shared_experts=2, moe_intermediate_size=1536, vocab_size=102400)
+        | dict(num_experts_per_tok=6),
+    "minimax_text_01": dict(
+        model_type="minimax_text_01", hidden_size=6144, intermediate_size=9216, num_hidden_layers=80, head_dim=128,
+        num_attention_heads=64, num_key_value_heads=8, num_local_experts=32, num_experts_per_tok=2, vocab_size=200064,
+        attn_type_list=([0] * 7 + [1]) * 10, shared_intermediate_size=0),
+    "qwen3_next_80b": dict(
+        model_type="qwen3_next", hidden_size=2048, intermediate_size=5120, num_hidden_layers=48, head_dim=256,
+        num_attention_heads=16, num_key_value_heads=2, linear_num_key_heads=16, linear_num_value_heads=32,
+        linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4, num_experts=512,
+        num_experts_per_tok=10, moe_intermediate_size=512, shared_expert_intermediate_size=512, vocab_size=151936),
+    "granite_4_h_small": dict(
+        model_type="granitemoehybrid", hidden_size=4096, intermediate_size=768, num_hidden_layers=40, mamba_d_conv=4,
+        layer_types=(["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4, mamba_d_head=64, mamba_d_state=128,
+        mamba_n_groups=1, mamba_n_heads=128, num_attention_heads=32, num_key_value_heads=8, num_experts_per_tok=10,
+        num_local_experts=72, shared_intermediate_size=1536, tie_word_embeddings=True, vocab_size=100352),
+    "longcat_flash": dict(
+        model_type="longcat_flash", hidden_size=6144, ffn_hidden_size=12288, num_layers=28, num_attention_heads=64,
+        kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+        vocab_size=131072, n_routed_experts=512, zero_expert_num=256, moe_topk=12, expert_ffn_hidden_size=2048),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "source"),
+    [
+        ("gemma_2_27b", 27.227e9, "Gemma 2, arXiv:2408.00118, table 2: 1,180 M embedding and 26,047 M other"),
+        ("llama_3_2_1b", 1.23e9, "meta-llama/Llama-3.2-1B model card"),
+        ("deepseek_v2", 236e9, "DeepSeek-V2, arXiv:2405.04434"),
+        ("minimax_text_01", 456e9, "MiniMax-01, arXiv:2501.08313"),
+        ("qwen3_next_80b", 80e9, "Qwen/Qwen3-Next-80B-A3B-Instruct model card"),
+        ("granite_4_h_small", 32e9, "ibm-granite/granite-4.0-h-small model card"),
+        ("longcat_flash", 560e9, "LongCat-Flash, arXiv:2509.01322"),
+    ],
+)
+def test_other_published_totals_within_one_percent(name, total, source):
+    assert Model.from_config(_OTHERS[name]).n_params == pytest.approx(total, rel=0.01), source
+
+
+def test_a_window_no_shorter_than_the_longest_context_is_off():
+    phi = dict(model_type="phi3", hidden_size=3072, intermediate_size=8192, num_attention_heads=32, vocab_size=32064,
+               num_hidden_layers=32, max_position_embeddings=131_072)  # fmt: skip
+    assert Model.from_config(phi | dict(sliding_window=262_144)).kv_bytes_per_token("bf16") == 393_216
+    assert Model.from_config(phi | dict(sliding_window=2047)).kv_bytes_per_token("bf16") == 0
+
+
 @pytest.mark.parametrize(
     ("name", "active"), [("gpt_oss_120b", 5.13e9), ("gpt_oss_20b", 3.61e9)]
 )  # the card counts the head, not the embedding
@@ -424,3 +482,7 @@ def test_every_family_that_transformers_has_was_compared():
     without = {f.name for f in hf_config.FAMILIES if f.name not in compared}
     assert without == {"qwen", "llama_like", "mimo", "deci", "longcat"}
     assert all(not f.checked.startswith("transformers") for f in hf_config.FAMILIES if f.name in without)
+
+
+def test_a_network_found_by_search_has_the_size_of_its_name():
+    assert MODELS["nemotron_super_49b"].n_params == pytest.approx(49e9, rel=0.02)

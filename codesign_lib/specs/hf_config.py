@@ -95,7 +95,8 @@ def _read(raw: dict[str, Any], where: str) -> Config:
     called = raw.get("_name_or_path") or text.get("_name_or_path") or ""
     has_vision = any("vision" in key and isinstance(raw[key], dict) for key in raw)
     n_vision = _vision(keys, raw, d_model, where) if has_vision else 0
-    n_context = keys.size("max_position_embeddings", "model_max_length", "seq_length", default=None)
+    context = next((k for k in ("max_position_embeddings", "model_max_length", "seq_length") if keys.has(k)), None)
+    n_context = keys.size(context) if context else None
 
     unknown = _unknown(keys, family, set()) + (_unknown(wrapper, family, {path.split(".")[0]}) if wrapper else ())
     if unknown:
@@ -248,7 +249,7 @@ def _quantisation(keys: Keys, wrapper: Keys | None) -> str:
 
 
 def _unknown(keys: Keys, family: Family, also: set[str]) -> tuple[str, ...]:
-    known = keys.used | KEYS_WITHOUT_EFFECT | set(family.ignored) | also
+    known = keys.used | KEYS_WITHOUT_EFFECT | {*family.ignored, *family.refused} | also
     unread = (key for key in keys.raw if key in keys.given and key not in known and not key.startswith("_"))
     left = (key for key in unread if keys.raw[key] or key not in SWITCHES_WITHOUT_EFFECT)
     return tuple(key if key.isprintable() else ascii(key)[1:-1] for key in left)

@@ -42,6 +42,14 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> list[str]:
     else:
         kinds = rule(keys, family, n_layers)
     on = _window_is_on(keys, family)
+    n_context = keys.raw.get("max_position_embeddings")
+    if on and "sliding" in kinds and isinstance(n_context, int):
+        width = keys.size("sliding_window", "sliding_window_size")
+        if width >= n_context:
+            on = False
+            keys.note(
+                f"the window of {width} tokens is no shorter than the longest context ({n_context}): full attention"
+            )
     if "sliding" in kinds and not on:
         kinds = ["full" if kind == "sliding" else kind for kind in kinds]
     if "linear" in kinds and not family.linear:

@@ -178,7 +178,7 @@ class Model:
     @property
     def size_note(self) -> str:
         """A sentence where all parameters together differ by more than 5 % from the model's name, else ""."""
-        said = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)B(?!\w)(?!-\d+E)", self.title, re.IGNORECASE)
+        said = re.search(r"(?<![\dxA.])(\d+(?:\.\d+)?)B(?!\w)(?!-\d+E)", self.title, re.IGNORECASE)
         total = self.n_params + (self.config.n_vision_params or 0)
         gap = total / (float(said[1]) * 1e9) - 1 if said else 0.0
         ours = f"{total / 1e9:.2f} B ({gap:+.0%})"
