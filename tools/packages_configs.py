@@ -33,7 +33,8 @@ DATE = "2026-11-30"
 SAME_AS = {"kimi_k2": "deepseek_v3", "deepseek_ref": "deepseek_v4", "minimax_m3": "minimax_m3_vl_text"}
 NO_CLASS = "transformers has no class of that name"
 EXCEPTIONS = {
-    "longcat_flash": "transformers 5.24.0 gives the 256 experts that compute nothing a gate and up matrix; published 560 B",
+    "longcat_flash": "transformers 5.24.0 gives the 256 experts that compute nothing a gate and up matrix; "
+    "published: 560 B",
 }
 
 # Variants of each class's defaults: what real configs rarely exercise together.
@@ -132,7 +133,7 @@ def row(name: str, origin: str, raw: dict[str, Any]) -> dict[str, Any]:
         try:
             ours = Model.from_config(raw, name=name)
         except ValueError as error:
-            return out | dict(reason=f"refused: {str(error)[:120]}", equal="no", ours_n_params=0)
+            return out | dict(reason=f"refused: {str(error)[:200]}", equal="no", ours_n_params=0)
         out |= dict(architecture=ours.config.architecture, ours_n_params=ours.n_params)
         try:
             built = build(raw)
