@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.specs.hf_fields import Attention, CompressedAttention, LatentAttention, Layer, Recurrent
+from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, LatentAttention, Layer, Recurrent
 from codesign_lib.specs.quantities import positive
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.specs import caches, hf_config, parameters, patterns, weights
 from codesign_lib.specs.formats import Format, as_format
-from codesign_lib.specs.hf_fields import Config
+from codesign_lib.specs.hf_config.fields import Config
 from codesign_lib.specs.parameters import Part
 from codesign_lib.specs.quantities import not_negative
 from codesign_lib.specs.weights import Weight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codesign_lib.specs.hf_fields import CompressedAttention, Layer
+from codesign_lib.specs.hf_config.fields import CompressedAttention, Layer
 
 
 def label(layer: Layer) -> str:

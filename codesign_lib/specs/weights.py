@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from codesign_lib.specs.hf_fields import (
+from codesign_lib.specs.hf_config.fields import (
     Attention,
     CompressedAttention,
     Config,

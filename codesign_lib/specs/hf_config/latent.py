@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from codesign_lib.specs.hf_families import Family
-from codesign_lib.specs.hf_fields import CompressedAttention, Indexer, LatentAttention, Mixer
-from codesign_lib.specs.hf_reader import Keys
+from codesign_lib.specs.hf_config.families import Family
+from codesign_lib.specs.hf_config.fields import CompressedAttention, Indexer, LatentAttention, Mixer
+from codesign_lib.specs.hf_config.reader import Keys
 
 HEADS = ("num_attention_heads", "n_head")
 

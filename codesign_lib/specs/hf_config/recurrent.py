@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from codesign_lib.specs.hf_families import Family
-from codesign_lib.specs.hf_fields import Recurrent
-from codesign_lib.specs.hf_reader import Keys
+from codesign_lib.specs.hf_config.families import Family
+from codesign_lib.specs.hf_config.fields import Recurrent
+from codesign_lib.specs.hf_config.reader import Keys
 
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 

@@ -1,6 +1,6 @@
 """A Hugging Face `config.json`, turned into plain checked fields for every layer.
 
-What a field means depends on the architecture; those conventions are data in ``hf_families``. What is not understood
+What a field means depends on the architecture; those conventions are data in ``families``. What is not understood
 is refused with one ``ValueError``; keys that are neither read nor known to have no effect are named in one warning.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from codesign_lib.specs.hf_families import BY_ARCHITECTURE, BY_MODEL_TYPE, FAMILIES, Family
-from codesign_lib.specs.hf_ffns import ffns
-from codesign_lib.specs.hf_fields import Config, Ffn, Layer, Mixer
-from codesign_lib.specs.hf_kinds import block_list, layer_kinds, n_layers_of
-from codesign_lib.specs.hf_mixers import mixers
-from codesign_lib.specs.hf_reader import MAX_LAYERS, Keys, load
-from codesign_lib.specs.hf_vision import n_vision_params
+from codesign_lib.specs.hf_config.families import BY_ARCHITECTURE, BY_MODEL_TYPE, FAMILIES, Family
+from codesign_lib.specs.hf_config.ffns import ffns
+from codesign_lib.specs.hf_config.fields import Config, Ffn, Layer, Mixer
+from codesign_lib.specs.hf_config.kinds import block_list, layer_kinds, n_layers_of
+from codesign_lib.specs.hf_config.mixers import mixers
+from codesign_lib.specs.hf_config.reader import MAX_LAYERS, Keys, load
+from codesign_lib.specs.hf_config.vision import n_vision_params
 
 _DATA = files("codesign_lib") / "data"
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")

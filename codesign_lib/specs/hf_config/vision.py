@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from codesign_lib.specs.hf_reader import Keys
+from codesign_lib.specs.hf_config.reader import Keys
 
 
 def n_vision_params(raw: Mapping[str, Any], d_text: int, where: str) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from codesign_lib.specs.hf_families import Family
-from codesign_lib.specs.hf_fields import Attention, Indexer, Mixer
-from codesign_lib.specs.hf_kinds import blocks
-from codesign_lib.specs.hf_latent import HEADS, compressed, indexed, latent, longcat
-from codesign_lib.specs.hf_reader import Keys
-from codesign_lib.specs.hf_recurrent import recurrent
+from codesign_lib.specs.hf_config.families import Family
+from codesign_lib.specs.hf_config.fields import Attention, Indexer, Mixer
+from codesign_lib.specs.hf_config.kinds import blocks
+from codesign_lib.specs.hf_config.latent import HEADS, compressed, indexed, latent, longcat
+from codesign_lib.specs.hf_config.reader import Keys
+from codesign_lib.specs.hf_config.recurrent import recurrent
 
 _KV_HEADS = ("num_key_value_heads", "num_attention_groups")
 _HEAD_SIZE = ("head_dim", "attention_head_dim", "kv_channels")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from codesign_lib.specs.hf_families import Family
-from codesign_lib.specs.hf_fields import Ffn
-from codesign_lib.specs.hf_kinds import blocks
-from codesign_lib.specs.hf_reader import Keys
+from codesign_lib.specs.hf_config.families import Family
+from codesign_lib.specs.hf_config.fields import Ffn
+from codesign_lib.specs.hf_config.kinds import blocks
+from codesign_lib.specs.hf_config.reader import Keys
 
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "top_k_experts", "moe_top_k",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codesign_lib.specs.hf_families import Family
-from codesign_lib.specs.hf_reader import Keys
+from codesign_lib.specs.hf_config.families import Family
+from codesign_lib.specs.hf_config.reader import Keys
 
 # What the entries of layer_types (and of older keys) mean here.
 _NAMES = {

@@ -1,6 +1,6 @@
 """What each architecture does with the fields of its config: conventions that no config.json spells out.
 
-A family is data: names of rules (in ``hf_mixers`` and ``hf_ffns``), which norms and biases exist, and what holds where
+A family is data: names of rules (in ``mixers`` and ``ffns``), which norms and biases exist, and what holds where
 a field is absent. All of it was read from the model classes of transformers 5.24.0 and is compared with them,
 parameter for parameter, by ``tools/packages_configs.py``; families that transformers lacks say so in ``checked``.
 """
