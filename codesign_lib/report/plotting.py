@@ -6,6 +6,7 @@ The only module that needs matplotlib, and tabulate for tables (``pip install co
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ from codesign_lib.specs.published import Check
 COMPUTE, MEMORY, NETWORK, MEASURED = "#0072B2", "#D55E00", "#009E73", "#111111"
 # For lines that are none of these: formats, models, sizes.
 SERIES = ("#7B3294", "#B8860B", "#CC79A7", "#56B4E9", "#8C510A", "#8C8C8C")
+# Cells longer than this wrap.
+LONG = 40
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -117,8 +120,11 @@ class Shown:
     header: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        html = tabulate(self.rows, self.header, tablefmt="html", disable_numparse=True)
-        return html.replace("<th>", '<th scope="col">')
+        html = tabulate(self.rows, self.header, tablefmt="html", disable_numparse=True).replace(
+            "<th>", '<th scope="col">'
+        )
+        # a cell of text that would stretch the table wraps; numbers do not
+        return re.sub(rf"<td>(?=[^<]{{{LONG},}})", '<td class="long">', html)
 
     def __repr__(self) -> str:
         align = ["left", *["right"] * (len(self.header) - 1)]
@@ -174,7 +180,7 @@ def _value(value: float | Sequence[float], check: Check, prefix: str | None, dig
     if check.claim.unit in ("", "×"):
         return f"{value:.{digits}g} {check.claim.unit}".strip()
     if check.claim.quantum and digits == 3:  # as printed
-        digits = len(str(round(abs(value) / check.claim.quantum)))
+        digits = min(len(str(round(abs(value) / check.claim.quantum))), 5)
     return si(value, check.claim.unit, digits, prefix=prefix)
 
 

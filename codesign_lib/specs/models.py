@@ -105,7 +105,7 @@ class Model:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The language model in named parts; then what is apart: "mtp" (prediction modules) and "vision", if any."""
+        """The language model in named parts, then what is apart, "mtp" (prediction modules) and "vision", if any."""
         mtp = parameters.parts(self.mtp_weights, tied=False)
         n_read, n_vision = sum(x.n_read for x in mtp), self.config.n_vision_params
         own = (Part(name="mtp", n_stored=self.n_mtp_params, n_read=n_read),) if mtp else ()
@@ -137,7 +137,7 @@ class Model:
 
     @property
     def n_active_params(self) -> int:
-        """Parameters read for one token: the output head included, the embedding table not, top-k routed experts.
+        """Parameters read for one token, with the output head and top-k routed experts, without the embedding table.
 
         >>> round(MODELS["deepseek_r1"].n_active_params / 1e9, 2)
         36.63
@@ -151,7 +151,7 @@ class Model:
 
     @property
     def layer_labels(self) -> tuple[str, ...]:
-        """One label a layer: how it mixes tokens / what feed-forward block it has."""
+        """One label a layer, of how it mixes tokens / what feed-forward block it has."""
         return tuple(patterns.label(layer) for layer in self.config.layers)
 
     @property
