@@ -40,7 +40,18 @@ def test_table_has_html_and_a_text_twin():
     assert "1,234" in repr(shown)
     assert "0.1235" in repr(shown)
     assert shown._repr_html_().count('<th scope="col"') == 2
+    assert shown._repr_html_().count("<thead>") == 1
     assert shown._repr_html_().count("<tr>") == 3
+
+
+def test_words_stand_left_and_numbers_right_and_long_text_wraps():
+    html = plotting.table({"x": ["a"], "n": [1], "why": ["word " * 10]})._repr_html_()
+    assert html.count("text-align: right") == 2
+    assert html.count('class="long"') == 1
+
+
+def test_table_without_rows():
+    assert "x" in repr(plotting.table({"x": [], "n": []}))
 
 
 def test_table_escapes_html():

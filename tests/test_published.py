@@ -28,7 +28,7 @@ def test_no_recorded_gap_without_a_claim():
     assert recorded == {p.key for p in ALL if p.claim.kind == "measured"}
 
 
-def test_every_peak_and_bandwidth_has_a_second_source():
+def test_every_peak_and_bandwidth_is_held_against_a_printed_source():
     rates = {f.peak for f in FORMATS.values()} | {"hbm_bytes_per_s"}
     wanted = {f"chips/{c.name}/{r}" for c in hardware.CHIPS.values() for r in rates if getattr(c, r) is not None}
     assert wanted <= {p.key for p in ALL}

@@ -34,7 +34,7 @@ COMPUTE, MEMORY, NETWORK, MEASURED = "#0072B2", "#D55E00", "#009E73", "#111111"
 # For lines that are none of these: formats, models, sizes.
 SERIES = ("#7B3294", "#B8860B", "#CC79A7", "#56B4E9", "#8C510A", "#8C8C8C")
 # Cells longer than this wrap.
-LONG = 40
+LONG = 30
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -120,15 +120,20 @@ class Shown:
     header: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        html = tabulate(self.rows, self.header, tablefmt="html", disable_numparse=True).replace(
-            "<th>", '<th scope="col">'
-        )
+        html = tabulate(self.rows, self.header, tablefmt="html", disable_numparse=True, colalign=self._align())
         # a cell of text that would stretch the table wraps; numbers do not
-        return re.sub(rf"<td>(?=[^<]{{{LONG},}})", '<td class="long">', html)
+        html = re.sub(rf"<td(?=[^>]*>[^<]{{{LONG},}})", '<td class="long"', html)
+        return html.replace("<th", '<th scope="col"').replace('<th scope="col"ead', "<thead")
 
     def __repr__(self) -> str:
-        align = ["left", *["right"] * (len(self.header) - 1)]
-        return tabulate(self.rows, self.header, tablefmt="simple", disable_numparse=True, colalign=align)
+        return tabulate(self.rows, self.header, tablefmt="simple", disable_numparse=True, colalign=self._align())
+
+    def _align(self) -> list[str]:
+        """Words to the left, numbers to the right; the first column names the row."""
+        numeric = [
+            all(re.match(r"[-+−]?[\d.]|[–∞]", cell) for cell in column) for column in zip(*self.rows, strict=True)
+        ]
+        return ["left", *("right" if n else "left" for n in numeric[1:])] if self.rows else ["left"] * len(self.header)
 
 
 def table(columns: Mapping[str, Iterable[object]]) -> Shown:
