@@ -25,6 +25,16 @@ def test_si(value, unit, text):
     assert plotting.si(value, unit) == text
 
 
+def test_si_refuses_a_prefix_that_is_none():
+    with pytest.raises(ValueError, match="prefix is 'x'; allowed: q, r"):
+        plotting.si(1.0, "s", prefix="x")
+
+
+@pytest.mark.parametrize("value", [1e-300, -1e300])
+def test_si_beyond_the_prefixes_stays_short(value):
+    assert len(plotting.si(value, "s")) < 12
+
+
 def test_si_with_a_fixed_prefix():
     assert plotting.si(8.847e-7, "s", 4, prefix="µ") == "0.8847 µs"
     assert plotting.si(1234e12, "FLOP/s", prefix="T") == "1,230 TFLOP/s"
@@ -62,6 +72,11 @@ def test_table_shows_infinity():
     assert "∞" in repr(plotting.table({"n": [np.inf]}))
 
 
+def test_table_shows_large_numbers_whole_and_nan_as_a_dash():
+    shown = repr(plotting.table({"n": [12345.678, float("nan"), True, None]}))
+    assert [word in shown for word in ("12,346", "–", "True", "None")] == [True] * 4
+
+
 def test_table_refuses_ragged_columns():
     with pytest.raises(ValueError, match="columns of different lengths"):
         plotting.table({"a": [1, 2], "b": [1]})
@@ -82,6 +97,12 @@ def test_colours_mean_one_thing():
     roles = {plotting.COMPUTE, plotting.MEMORY, plotting.NETWORK, plotting.MEASURED}
     assert len(roles) == 4
     assert roles.isdisjoint(plotting.SERIES)
+
+
+@pytest.mark.parametrize("ends", [{"low": 0.0}, {"low": 1e4}, {"high": 100.0}])
+def test_roof_needs_both_sides_of_the_ridge(ends):
+    with pytest.raises(ValueError, match="on both sides of the ridge at 1875"):
+        plotting.roof(None, "gb300", "nvfp4", **ends)
 
 
 def test_roof_has_its_knee_at_the_ridge():

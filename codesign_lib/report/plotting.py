@@ -1,6 +1,6 @@
 """How results are shown: figure style, one meaning a colour, SI prefixes, sentences and tables.
 
-The only module that needs matplotlib, and tabulate for tables (``pip install codesign-lib[plot]``).
+The only module that needs matplotlib, and tabulate for tables (``pip install .[plot]``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ try:
     from matplotlib_inline.backend_inline import set_matplotlib_formats
     from tabulate import tabulate
 except ModuleNotFoundError as missing:
-    missing.msg += "; codesign_lib.report.plotting needs it: pip install codesign-lib[plot]"
+    missing.msg += "; codesign_lib.report.plotting needs it: pip install .[plot]"
     raise
 
 from codesign_lib.cost import roofline
@@ -88,8 +88,12 @@ def si(value: float, unit: str = "", digits: int = 3, *, prefix: str | None = No
     places = EngFormatter.ENG_PREFIXES
     exponent = min(max(3 * math.floor(math.log10(abs(rounded)) / 3), min(places)), max(places))
     if prefix is not None:
+        if prefix not in places.values():
+            raise ValueError(f"si: prefix is {prefix!r}; allowed: {', '.join(p for p in places.values() if p)}, or ''")
         exponent = next(e for e, p in places.items() if p == prefix)
     shown = rounded / 10.0**exponent
+    if not 1e-6 <= abs(shown) < 1e9:  # beyond the prefixes
+        return f"{rounded:.{digits}g} {unit}".strip()
     decimals = max(digits - 1 - math.floor(math.log10(abs(shown))), 0)
     return f"{shown:,.{decimals}f} {places[exponent]}{unit}".strip()
 
@@ -139,8 +143,8 @@ class Shown:
 def table(columns: Mapping[str, Iterable[object]]) -> Shown:
     """A table by columns: header and cells. Text stays as it is; a number is shown with thousands separated.
 
-    Whole numbers are shown whole, others with 4 significant digits, infinity as ∞; convert what needs a unit with
-    :py:func:`si` or a format of your own. Raises ValueError when the columns are not equally long.
+    Whole and large numbers are shown whole, others with 4 significant digits, infinity as ∞, NaN as –; convert what
+    needs a unit with :py:func:`si` or a format of your own. Raises ValueError for columns of different lengths.
 
     >>> table({"format": ["BF16", "NVFP4"], "ridge, FLOP/B": [312.5, 1875.0]})
     format      ridge, FLOP/B
@@ -156,10 +160,12 @@ def table(columns: Mapping[str, Iterable[object]]) -> Shown:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, int | float | np.number):
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        if math.isnan(value):
+            return "–"
         if math.isinf(value):
             return "∞" if value > 0 else "−∞"
-        return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+        return f"{value:,.0f}" if value == round(value) or abs(value) >= 1e4 else f"{value:,.4g}"
     return str(value)
 
 
@@ -213,6 +219,10 @@ def markers(
 def roof(ax: Axes, chip: Chip | str, fmt: Format | str, *, low: float = 1.0, high: float = 1e4) -> None:
     """Draw the roof of one chip and format between two intensities (FLOP/B): memory up to the ridge, then compute."""
     ridge = roofline.ridge_flops_per_byte(chip, fmt)
+    if not 0 < low < ridge < high:
+        raise ValueError(
+            f"roof: low {low!r} and high {high!r}; allowed: above 0, on both sides of the ridge at {ridge:g}"
+        )
     for x, color, label in (((low, ridge), MEMORY, "bound: memory"), ((ridge, high), COMPUTE, "bound: compute")):
         work = roofline.Work(flops=np.array(x), bytes=np.ones(2))
         line(ax, x, x / roofline.time_s(work, chip, fmt), color=color, label=label)
