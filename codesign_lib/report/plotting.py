@@ -21,7 +21,7 @@ from tabulate import tabulate
 from codesign_lib.cost import roofline
 from codesign_lib.specs.formats import Format
 from codesign_lib.specs.hardware import Chip
-from codesign_lib.specs.published import Check
+from codesign_lib.specs.published import Check, Table
 
 # One meaning a colour in the whole book (Okabe and Ito's palette: told apart by readers with any colour vision).
 COMPUTE, MEMORY, NETWORK, MEASURED = "#0072B2", "#D55E00", "#009E73", "#111111"
@@ -140,6 +140,50 @@ def _cell(value: object) -> str:
             return "∞" if value > 0 else "−∞"
         return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
     return str(value)
+
+
+_SUFFIXES = {"_bytes_per_s": "B/s", "_per_s": "/s", "_s": "s"}  # the longer ones first
+
+
+def named(name: str, value: float | None) -> str:
+    """The value in the unit that the end of its name states; a ``_fraction`` in percent, ``None`` as –.
+
+    >>> named("launch_s", 7.465e-6), named("compute_fraction", 0.4911), named("operand_bytes_per_s", 1.783e11)
+    ('7.46 µs', '49 %', '178 GB/s')
+    """
+    if value is None:
+        return "–"
+    if name.endswith("_fraction"):
+        return f"{100 * value:.0f} %"
+    unit = next((unit for suffix, unit in _SUFFIXES.items() if name.endswith(suffix)), "")
+    return si(value, unit)
+
+
+def pivot(rows: Table, *, index: Sequence[str], across: str, cell: str, only: Sequence[str] = ()) -> Shown:
+    """A long table turned: a line for each value of the ``index`` columns, a column for each value of ``across``.
+
+    ``cell`` is a format of the table's columns. Lines and columns come in the order of the table; ``only`` picks and
+    orders the columns. A pair that the table lacks is shown as –. Raises ValueError when two rows fall into one cell.
+
+    >>> from codesign_lib.specs import published
+    >>> rows = published.table("gemm_gb300").where(fmt="nvfp4", m=8192.0, n=4096.0, k=4096.0)
+    >>> pivot(rows, index=["fmt"], across="engine", cell="{latency_s:.1e}")
+    fmt      sglang    trtllm
+    -----  --------  --------
+    nvfp4   6.8e-05   8.8e-05
+    """
+    found: dict[tuple, dict[str, str]] = {}
+    for values in zip(*(column.tolist() for column in rows.columns.values()), strict=True):
+        row = dict(zip(rows.columns, values, strict=True))
+        if only and row[across] not in only:
+            continue
+        line_cells = found.setdefault(tuple(row[i] for i in index), {})
+        if row[across] in line_cells:
+            raise ValueError(f"pivot: two rows of {rows.name} for {[row[i] for i in index]}, {row[across]}")
+        line_cells[row[across]] = cell.format(**row)
+    names = list(only) or list(dict.fromkeys(name for cells in found.values() for name in cells))
+    left = dict(zip(index, zip(*found, strict=True), strict=True))
+    return table(left | {name: [cells.get(name, "–") for cells in found.values()] for name in names})
 
 
 def checks(results: Iterable[Check]) -> Shown:
