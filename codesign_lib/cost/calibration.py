@@ -19,7 +19,7 @@ from codesign_lib.specs import published
 from codesign_lib.specs.quantities import positive
 
 UNIVERSAL = "universal"
-"""Name of the set that is fitted to all chips at once: what a new chip may expect."""
+"""Name of the set that is fitted to all chips at once, which is what a new chip may expect."""
 
 
 @dataclass(frozen=True, kw_only=True)
