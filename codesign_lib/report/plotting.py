@@ -200,6 +200,29 @@ def checks(results: Iterable[Check]) -> Shown:
     )
 
 
+def summary(held: Mapping[str, Iterable[Check]]) -> Shown:
+    """Checks by topic: how many, how many hold, and for measured ones the median and the worst gap and whose it is.
+
+    >>> from codesign_lib.report import claims
+    >>> summary({"table2": claims.check("table2"), "squares": claims.check("squares")})
+    topic      claims    hold    median gap    worst gap                                    which
+    -------  --------  ------  ------------  -----------  ---------------------------------------
+    table2          9       9             –            –                                        –
+    squares        36      36         64.5%       -92.4%  TensorRT-LLM fp8, 8,192 tokens, H = 512
+    """
+    lines = []
+    for topic, results in held.items():
+        results = list(results)
+        gaps = [c for c in results if c.claim.kind == "measured"]
+        shown = ("–", "–", "–")
+        if gaps:
+            worst = max(gaps, key=lambda c: abs(c.gap))
+            shown = (f"{np.median([abs(c.gap) for c in gaps]):.1%}", f"{worst.gap:+.1%}", worst.claim.what)
+        lines.append((topic, len(results), sum(c.ok for c in results), *shown))
+    names = ("topic", "claims", "hold", "median gap", "worst gap", "which")
+    return table(dict(zip(names, zip(*lines, strict=True), strict=True)))
+
+
 def _value(value: float | Sequence[float], check: Check) -> str:
     if np.ndim(value):
         return ", ".join(f"{v:.3g}" for v in value)

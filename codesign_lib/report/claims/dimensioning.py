@@ -71,7 +71,9 @@ def shards() -> Iterator[Pair]:
         yield _exact(f"shards/2048/{multiple}", f"2,048 over 6 ranks, in {multiple}s", value, tp6, ours)
     yield _exact("shards/2048/work", "2,048 over 6 ranks: 128s over 32s", 0.09, tp6, _more_expert_work, quantum=1e-2)
     ours = partial(_idle_experts, 256, 8)
-    yield _exact("shards/redundant", "256 experts, 8 a token, computed densely: idle", 0.969, BLOG24, ours, quantum=1e-3)
+    yield _exact(
+        "shards/redundant", "256 experts, 8 a token, computed densely: idle", 0.969, BLOG24, ours, quantum=1e-3
+    )
 
 
 def _left_over(size: int, ranks: int, multiple: int) -> float:

@@ -17,7 +17,7 @@ CHIP = "gb300"
 SWEPT = {"k": ("n", 10240), "n": ("k", 8192)}
 """What is held fixed while a size is swept. The article's Figure 4 holds n at 9,728 and k at 8,448."""
 LAYER = {"qkv": (1, 1.5), "out": (1, 1), "up": (1, 2), "down": (2, 1)}
-"""A transformer layer of hidden size H as (k, n) in units of H: grouped-query attention, H′ = 2H."""
+"""A transformer layer of hidden size H as (k, n) in units of H, with grouped-query attention and H′ = 2H."""
 MOE = {"k": np.array([7168, 256 * 256]), "n": np.array([2 * 256 * 256, 7168])}
 """256 experts of 7168 × 256, gate and up as one, as two dense products."""
 TILE = (128, 256)
