@@ -73,11 +73,13 @@ looks = [(engine, title, color) for color, (engine, title) in zip(plotting.SERIE
 # most five numbers a chip, engine and format. On GB300:
 
 # %%
-which = [(e, f) for f in ("nvfp4", "bf16") for e in gemm.ENGINES]
+which = [(engine, fmt) for fmt in ("nvfp4", "bf16") for engine in gemm.ENGINES]
 fits, kernel = [calibration.gemm("gb300", *x).numbers for x in which], [kernels.KERNELS[x] for x in which]
-terms = {"launch_s": "t₀", "quantise_fraction": "e_q", "memory_fraction": "e_m", "compute_fraction": "e_c", "operand_bytes_per_s": "r an SM", "split_s": "τ"}
-stores = [2 / x.store_bytes * fit["memory_fraction"] * chip.hbm_bytes_per_s for x, fit in zip(kernel, fits, strict=True)]
-table({"engine, format": [f"{gemm.ENGINES[e]} {f}" for e, f in which]} | {title: [named(x, fit.get(x)) for fit in fits] for x, title in terms.items()} | {"outputs written at": [si(x, "B/s") for x in stores], "waves": ["whole" if x.whole_waves else "fractional" for x in kernel], "tiles": [", ".join(f"{a}×{b}" for a, b in x.tiles) for x in kernel]})
+terms = {"launch_s": "t₀", "quantise_fraction": "e_q", "memory_fraction": "e_m", "compute_fraction": "e_c", "operand_bytes_per_s": "r, an SM", "split_s": "τ"}
+facts = {title: [named(x, fit.get(x)) for fit in fits] for x, title in terms.items()}
+facts["outputs written at"] = [si(2 / x.store_bytes * fit["memory_fraction"] * chip.hbm_bytes_per_s, "B/s") for x, fit in zip(kernel, fits, strict=True)]
+facts |= {"waves": ["whole" if x.whole_waves else "fractional" for x in kernel], "tiles": [" to ".join(dict.fromkeys(f"{a}×{b}" for a, b in (x.tiles[0], x.tiles[-1]))) for x in kernel]}
+table({"number": facts} | {f"{gemm.ENGINES[e]} {f}": column for (e, f), column in zip(which, zip(*facts.values(), strict=True), strict=True)})
 
 # %% [markdown]
 # A dash is a number that this kernel does not need. The two engines' NVFP4 kernels differ: TensorRT-LLM has one large
@@ -130,7 +132,8 @@ for ax, along, least in zip(axes, ("k", "n"), (3072, 2560), strict=True):
         plotting.markers(ax, found.size, found.measured / 1e15, color=color, hollow=engine == "sglang", label=f"{title}, measured")
         plotting.line(ax, found.size, found.module / 1e15, color=color, label="our module")
         plotting.line(ax, found.size, found.kernel / 1e15, "--", color=color, lw=1.0, label="our kernel alone")
-    ax.vlines([least, 6144], 0, 7.4, colors=plotting.MEASURED, linestyles="dotted", lw=1)
+    ax.vlines([least, 6144], 0, 7.4, colors=plotting.MEASURED, linestyles="dotted", lw=1, label="article: 80 %, saturation")
+    ax.set_xticks(np.arange(5) * 4096, [f"{x:,}" for x in np.arange(5) * 4096])
     ax.set(xlabel=f"{along.upper()}, with {'N = 10,240' if along == 'k' else 'K = 8,192'}", xlim=(0, 16800), ylim=(0, 7.4))
 axes[0].set(ylabel="throughput (PFLOP/s)")
 fig.legend(*axes[0].get_legend_handles_labels(), ncols=2, fontsize=8, loc="outside lower center")
@@ -172,14 +175,13 @@ plt.show()
 # square, not twice. The square is best in both engines in NVFP4. Our model finds it in TensorRT-LLM; in SGLang it prefers 8,192 × 2,048
 # by a few percent, a gap that stays. BF16 has no preference between N = 1,024 and 16,384.
 #
-# The same for a whole FFN, up and down, in PFLOP/s at 8,192 tokens: pairs with H·H′ = 2²⁴ and 2²⁶, then H = 7,168 with the
+# The same for a whole FFN, up and down, in PFLOP/s at 8,192 tokens, measured / ours: pairs with H·H′ = 2²⁴ and 2²⁶, then H = 7,168 with the
 # H′ that tensor parallelism or fine experts leave.
 
 # %%
 h, width = np.array([(256, 65536), (1024, 16384), (2048, 8192), (4096, 4096), (4096, 16384), (8192, 8192), (7168, 128), (7168, 256), (7168, 512), (7168, 1024), (7168, 2048), (7168, 4096), (7168, 16384)]).T
-found = {(title, fmt): shapes.ffn_flops_per_s(engine, fmt, h, width) for fmt in ("nvfp4", "bf16") for engine, title in gemm.ENGINES.items()}
-rates = {f"{title} {fmt}, {what}": rate for (title, fmt), both in found.items() for what, rate in both._asdict().items() if (fmt, what) != ("bf16", "ours")}
-table({"H × H′": [f"{a:,} × {b:,}" for a, b in zip(h, width, strict=True)]} | {who: [f"{x / 1e15:.2f}" for x in rate] for who, rate in rates.items()})
+found = {f"{title} {fmt}": shapes.ffn_flops_per_s(engine, fmt, h, width) for fmt in ("nvfp4", "bf16") for engine, title in gemm.ENGINES.items()}
+table({"H × H′": [f"{a:,} × {b:,}" for a, b in zip(h, width, strict=True)]} | {who: [f"{a / 1e15:.2f} / {b / 1e15:.2f}" for a, b in zip(*both, strict=True)] for who, both in found.items()})
 
 # %% [markdown]
 # At H′ = 1,024 an NVFP4 FFN runs at about a third of its best rate in TensorRT-LLM and at about half in SGLang. BF16 is
@@ -201,9 +203,9 @@ both = tiling.gemm_efficiency(8192, n, tile=shapes.TILE, n_sms=chip.n_sms)
 plotting.line(ax, n, 100 * both, color=plotting.SERIES[3], lw=1.2, label="256 and whole waves")
 known = np.unique(published.table("gemm_gb300")["n"])
 known = known[(known >= 256) & (known <= 4096)]
-plotting.markers(ax, known, np.full(known.shape, 42), color=plotting.MEASURED, marker="^", label="N in the tables")
-ax.set(xlabel="N", ylabel="useful share (%)", ylim=(40, 103), xlim=(200, 4150), xticks=np.arange(512, 4097, 512))
-ax.legend(fontsize=8, loc="lower right")
+plotting.markers(ax, known, np.full(known.shape, 34), color=plotting.MEASURED, marker="^", label="N in the tables")
+ax.set(xlabel="N", ylabel="useful share (%)", ylim=(30, 103), xlim=(200, 4150), xticks=np.arange(512, 4097, 512))
+ax.legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.3))
 plt.show()
 
 # %% [markdown]
@@ -225,25 +227,26 @@ plt.show()
 
 # %% [markdown]
 # TensorRT-LLM's kernel is one tile and whole waves, and the staircase is its signature. SGLang changes kernels from one
-# number of tokens to the next; 2,560 tokens take longer than 3,072. One token more than a wave holds:
+# number of tokens to the next; 2,560 tokens take longer than 3,072. One token more than waves hold, measured / ours:
 
 # %%
 m = np.array([512, 1792, 3584])
 found = {title: shapes.one_more(engine, m) for engine, title in gemm.ENGINES.items()}
-table({"tokens": [f"{x:,} → {x + 1:,}" for x in m], "tiles": [f"{a:.0f} → {b:.0f}" for a, b in zip(*(tiling.n_tiles(x, 8192, tile=shapes.TILE) for x in (m, m + 1)), strict=True)]} | {f"{title}, {what}": [f"{100 * (x - 1):+.0f} %" for x in ratio] for title, both in found.items() for what, ratio in both._asdict().items()})
+tiles = [tiling.n_tiles(x, 8192, tile=shapes.TILE) for x in (m, m + 1)]
+table({"tokens": [f"{x:,} → {x + 1:,}" for x in m], "128×256 tiles": [f"{a:.0f} → {b:.0f}" for a, b in zip(*tiles, strict=True)]} | {title: [f"{100 * a - 100:+.0f} % / {100 * b - 100:+.0f} %" for a, b in zip(*both, strict=True)] for title, both in found.items()})
 
 # %% [markdown]
 # **The second prediction holds in SGLang and nearly in TensorRT-LLM.** Ours is lower in both: it misses a third of the
 # first step and half of SGLang's. Past a few waves a step is small, and SGLang has none at 3,584.
 #
 # A step tells how many SMs work. How well each SM count explains TensorRT-LLM's NVFP4 times, mean error in percent,
-# jointly over seven N and three K, and the counts that the one column N = K = 8,192 leaves tied:
+# jointly over seven N and three K, by count; and the counts that the one column N = K = 8,192 leaves tied:
 
 # %%
-chips, counts = ("gb300", "gb200", "b200_sxm", "b300_sxm"), range(147, 155)
+chips, counts = ("gb300", "gb200", "b200_sxm", "b300_sxm"), range(147, 154)
 joint, column = ([shapes.sm_counts(c, counts, **only) for c in chips] for only in ({}, {"n": 8192.0, "k": 8192.0}))
 tied = [" ".join(str(s) for s in e if e[s] < min(e.values()) + 1e-6) for e in column]
-table({"chip": [hardware.chip(c).title for c in chips], "joint fit": [min(e, key=e.get) for e in joint], "one column": tied} | {f"{s} SMs": [f"{100 * e[s]:.2f}" for e in joint] for s in counts})
+table({"chip": [hardware.chip(c).title for c in chips], "joint fit": [min(e, key=e.get) for e in joint], "one column": tied} | {f"{s}": [f"{100 * e[s]:.2f}" for e in joint] for s in counts})
 
 # %% [markdown]
 # The joint fit finds each chip's SM count, on GB300 against 153 by a hair. One column leaves two counts tied, and a few
@@ -253,13 +256,14 @@ table({"chip": [hardware.chip(c).title for c in chips], "joint fit": [min(e, key
 # %% [markdown]
 # ## Alignment and shards
 #
-# Sizes of real models that are no multiple of 128. Rows in bytes say what the copy engine sees: it takes multiples of
-# 16 bytes only.
+# Sizes of real models that are no multiple of 128, and neighbours. *Class* is the largest of 16 … 512 that divides a
+# size; *row* the power of two that divides a row's bytes (the copy engine takes multiples of 16); then what is lost to
+# padding, for the matrix and for NVFP4's scales.
 
 # %%
 size = np.array([2880, 10922, 10944, 11008, 50257, 50304])
-where = ["gpt-oss hidden", "8/3 of 4,096", "the same, in 64s", "the same, in 256s", "GPT-2 vocabulary", "the same, in 128s"]
-table({"size": size, "what": where, "divisible by": tiling.alignment(size)} | {f"{f} row aligned to, B": tiling.row_alignment_bytes(size, f) for f in ("bf16", "nvfp4")} | {f"lost to {q}s": [f"{100 * x:.1f} %" for x in tiling.padding_waste(size, q)] for q in (128, 256)} | {"scales, as K": ["no whole blocks" if s % 16 else f"{100 * float(tiling.scale_waste(128, int(s))):.1f} %" for s in size], "scales, as N": [f"{100 * x:.1f} %" for x in tiling.scale_waste(size, 4096)]})
+where = ["2,880 gpt-oss hidden", "10,922 8/3 of 4,096", "10,944 in 64s", "11,008 in 256s", "50,257 GPT-2 vocabulary", "50,304 in 128s"]
+table({"size": where, "class": tiling.alignment(size)} | {f"{f} row, B": tiling.row_alignment_bytes(size, f) for f in ("bf16", "nvfp4")} | {f"to {q}s": [f"{100 * x:.1f} %" for x in tiling.padding_waste(size, q)] for q in (128, 256)} | {"scales, as K": ["no blocks" if s % 16 else f"{100 * float(tiling.scale_waste(128, int(s))):.1f} %" for s in size], "scales, as N": [f"{100 * x:.1f} %" for x in tiling.scale_waste(size, 4096)]})
 
 # %% [markdown]
 # **The fourth prediction holds for padding to 128** and misses the wider tile: in 256s, gpt-oss's 2,880 loses more. A
@@ -270,18 +274,18 @@ table({"size": size, "what": where, "divisible by": tiling.alignment(size)} | {f
 # Single measurements by users, BF16 on Hopper, against our prediction, which takes every size for aligned. Look at the
 # rows below 16 bytes.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Misaligned BF16 products on Hopper, m × k × n, ordered by the alignment of a row of k. Bars: our H100 prediction if they were aligned. Markers: measured, filled on an H100, hollow in a second thread with the clock locked at 1.2 GHz.", "name": "fig-misaligned"}, "image": {"alt": "Ten rows on a logarithmic throughput axis. For seven of the eight rows with an odd k the marker lies three to seven times below our bar, for k = 588 almost six times; 8193 × 2501 × 5008 reaches two thirds of it, and k = 592, aligned to 32 bytes, two thirds of it at the lower clock."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Misaligned BF16 products on Hopper, m × k × n, ordered by the alignment of a row of k. Ticks: our H100 prediction if they were aligned. Markers: measured, filled on an H100, hollow in a second thread with the clock locked at 1.2 GHz.", "name": "fig-misaligned"}, "image": {"alt": "Ten rows on a logarithmic throughput axis. For seven of the eight rows with an odd k the marker lies three to seven times below our tick, for k = 588 almost six times; 8193 × 2501 × 5008 reaches two thirds of it, and k = 592, aligned to 32 bytes, two thirds of it at the lower clock."}}
 rows = published.table("misaligned")
 m, k, n, rate, thread = (rows[c] for c in ("m", "k", "n", "bf16_flops_per_s", "thread"))
 place, ours = np.arange(len(rows)), 2 * m * k * n / kernels.gemm_s(m, k, n, chip="h100_sxm", fmt="bf16")
 fig, ax = plt.subplots(figsize=(7.0, 4.4))
-ax.barh(place, plotting.drawn(ours / 1e12), height=0.5, color=plotting.SERIES[3], alpha=0.5, label="ours, as if aligned")
+plotting.line(ax, ours, place, "|", color=plotting.SERIES[0], ms=14, mew=3, label="ours, as if aligned")
 for hollow, name, label in ((False, "a", "H100, measured"), (True, "b", "Hopper at 1.2 GHz, measured")):
-    plotting.markers(ax, rate[thread == name] / 1e12, place[thread == name], color=plotting.MEASURED, hollow=hollow, label=label)
+    plotting.markers(ax, rate[thread == name], place[thread == name], color=plotting.MEASURED, hollow=hollow, label=label)
 aligned = tiling.row_alignment_bytes(k, "bf16")
 ax.set_yticks(place, [f"{a:.0f} × {b:.0f} × {c:.0f}: {d:.0f} B" for a, b, c, d in zip(m, k, n, aligned, strict=True)])
-ax.set(xscale="log", xlabel="throughput (TFLOP/s)", xlim=(5, 1000))
-ax.invert_yaxis()
+ax.set(xscale="log", xlabel="throughput", xlim=(5e12, 1.2e15), ylim=(9.6, -0.6))
+plotting.si_axis(ax.xaxis, "FLOP/s")
 fig.legend(loc="outside lower center", ncols=3, fontsize=8)
 plt.show()
 
@@ -295,10 +299,11 @@ plt.show()
 # padded to 128:
 
 # %%
-size, ranks = np.array([[2048], [1536], [2880], [18432], [3072]]), np.array([2, 4, 8, 16, 32])
+size, ranks = np.array([[2048], [1536], [2880], [18432], [3072]]), np.array([4, 8, 16, 32])
 rank, lost = tiling.per_rank(size, ranks), tiling.per_rank_waste(size, ranks, multiple=128)
 cells = [[f"{a:,.0f} ({b}, {100 * w:.0f} %)" for a, b, w in zip(*columns, strict=True)] for columns in zip(rank.T, tiling.alignment(rank).T, lost.T, strict=True)]
-table({"size": size.ravel(), "what": ["DeepSeek-R1 expert", "Qwen3-235B expert", "gpt-oss-120b expert", "DeepSeek-R1 dense FFN", "–"]} | {f"TP {r}": column for r, column in zip(ranks, cells, strict=True)})
+what = ["DeepSeek-R1 expert", "Qwen3-235B expert", "gpt-oss-120b expert", "DeepSeek-R1 FFN", ""]
+table({"size": [f"{x:,} {name}" for (x,), name in zip(size, what, strict=True)]} | {f"TP {r}": column for r, column in zip(ranks, cells, strict=True)})
 
 # %% [markdown]
 # A size survives TP r undamaged when it is a multiple of 128·r: 2,048 to TP 16, 1,536 only to TP 4. gpt-oss's 2,880 over
@@ -335,13 +340,14 @@ plt.show()
 # ## Width against depth
 #
 # L layers of hidden size H with L·H² fixed have equally many parameters and equal FLOP. All their GEMMs in NVFP4 (QKV
-# of 1.5 H, H′ = 2H), in ms:
+# of 1.5 H, H′ = 2H), in ms; at 64 tokens ours, at 8,192 measured / ours:
 
 # %%
 h, n_layers = np.array([2048, 4096, 8192, 16384]), np.array([512, 128, 32, 8])
 ours = {(title, m): shapes.stack_s(engine, h, n_layers, m=m) for m in (64, 8192) for engine, title in gemm.ENGINES.items()}
 seen = {title: ["–", *(f"{1e3 * shapes.measured_stack_s(engine, *x):.1f}" for x in ((4096, 128), (8192, 32))), "–"] for engine, title in gemm.ENGINES.items()}
-table({"L × H": [f"{a} × {b:,}" for a, b in zip(n_layers, h, strict=True)]} | {f"{m:,} tokens, {title}, ours": [f"{1e3 * t:.1f}" for t in took] for (title, m), took in ours.items()} | {f"8,192 tokens, {title}, measured": column for title, column in seen.items()})
+prefill = {f"{title}, 8,192": [f"{a} / {1e3 * b:.1f}" for a, b in zip(seen[title], ours[title, 8192], strict=True)] for title in seen}
+table({"L × H": [f"{a} × {b:,}" for a, b in zip(n_layers, h, strict=True)]} | {f"{title}, 64 tokens": [f"{1e3 * t:.1f}" for t in ours[title, 64]] for title in seen} | prefill)
 
 # %% [markdown]
 # Wider is faster in both engines, in decode far more than in prefill: every layer pays its launches, whatever its width.
