@@ -24,8 +24,8 @@ from codesign_lib.report.claims import gemm, shapes
 from codesign_lib.specs import published
 
 names = ("gemm_gb300", "gemm_staircase", "gemm_sm_count", "misaligned", "moe_dense_b200")
-headers = {name: published.table(name).header for name in names}
-plotting.table({"table": names} | {key: [h[key] for h in headers.values()] for key in ("source", "version", "date", "licence", "drawn_by")})
+tables = [published.table(name) for name in names]
+plotting.say("\n".join(f"- **{t.name}**, {t.header['title']} " + "; ".join(f"{key} {t.header[key]}" for key in ("source", "version", "date", "licence", "drawn_by")) for t in tables))
 
 # %% [markdown]
 # ## Tiles, waves and shards

@@ -21,7 +21,7 @@ from codesign_lib.specs import published
 
 errors, checks, choices = (published.table(f"validation/{name}") for name in ("gemm", "gemm_checks", "gemm_choices"))
 shown = {"index": ["chip", "engine"], "cell": "{median_percent:.1f} / {p90_percent:.1f} / {bias_percent:+.1f}"}
-plotting.table({"table": [t.name for t in (errors, checks, choices)]} | {key: [t.header[key] for t in (errors, checks, choices)] for key in ("title", "source", "version", "date", "licence", "drawn_by")})
+plotting.say("\n".join(f"- **{t.name}**, {t.header['title']}: " + "; ".join(f"{key} {t.header[key]}" for key in ("source", "version", "date", "licence", "drawn_by")) for t in (errors, checks, choices)))
 
 # %% [markdown]
 # A cell is the median and the 90th percentile of the error without its sign, and the median of the signed one, all in
