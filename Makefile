@@ -28,10 +28,10 @@ book: $(SITE)/.built  ## execute every study and build the website
 
 test: $(VENV)/.installed  ## pairs, unit tests and doctests, every notebook compared, the site in a browser
 	$(BIN)/python tools/studies.py check
-	$(PYTEST) -q -n 2 tests codesign_lib --ignore tests/site
-	$(PYTEST) -q -n 2 --dist loadscope $(NBVAL) $$($(BIN)/python tools/studies.py list)
+	$(PYTEST) -q -n auto tests codesign_lib --ignore tests/site
+	$(PYTEST) -q -n auto --dist loadscope $(NBVAL) $$($(BIN)/python tools/studies.py list)
 	$(JUPYTER_BOOK)
-	$(PYTEST) -q -n 2 --dist loadscope tests/site
+	$(PYTEST) -q -n auto --dist loadscope tests/site
 
 validate: $(VENV)/.validation  ## hold the committed numbers against the full measured tables (downloads 80 MB once)
 	set -e; for check in tools/validate_*.py; do $(BIN)/python $$check; done

@@ -105,6 +105,14 @@ def test_what_if_with_nonsense_is_refused(bad):
         dataclasses.replace(chip("gb300"), hbm_bytes_per_s=bad)
 
 
+@pytest.mark.parametrize(
+    ("field", "bad"), [("hbm_bytes_per_s", None), ("hbm_bytes_per_s", "8e12"), ("n_sms", True), ("n_scale_up", 0)]
+)
+def test_what_if_with_another_type_is_refused(field, bad):
+    with pytest.raises(ValueError, match=rf"GB300.{field} is .*; allowed: a finite number above 0"):
+        dataclasses.replace(chip("gb300"), **{field: bad})
+
+
 def test_what_if_topology_is_checked():
     with pytest.raises(ValueError, match="allowed: switch, mesh, torus"):
         dataclasses.replace(chip("gb300"), link_topology="star")

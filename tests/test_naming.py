@@ -13,7 +13,7 @@ SPECS = [formats.Format, hardware.Chip, hardware.Other, models.Model, published.
 SPECS += [calibration.Calibration, kernels.Kernel]
 UNITS = ("_s", "_per_s", "_bytes", "_bits", "_elements", "_hz", "_w", "_fraction", "_params")
 # numbers whose unit is stated beside them: the claim's own, or that of the field an Other stands for
-UNIT_BESIDE = {"value", "rtol", "quantum", "recorded_gap"}
+UNIT_BESIDE = {"value", "rtol", "quantum", "quantum_before", "recorded_gap"}
 
 
 def numbers(spec: type) -> list[str]:

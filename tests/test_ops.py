@@ -46,6 +46,11 @@ def test_linear_refuses(which, bad):
         ops.linear(**sizes, **BF16)
 
 
+def test_sizes_that_do_not_broadcast_are_named():
+    with pytest.raises(ValueError, match=r"linear: m of shape \(2,\) and k of shape \(3,\) and n of shape \(\) do not"):
+        ops.linear([1, 2], [1, 2, 3], 4, **BF16)
+
+
 def test_formats_are_keyword_only():
     with pytest.raises(TypeError):
         ops.linear(1, 1, 1, "bf16", "bf16", "bf16")

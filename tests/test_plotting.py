@@ -12,18 +12,23 @@ from codesign_lib.specs.published import Claim
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (1.5e16, "FLOP/s", "15 PFLOP/s"),
+        (1.5e16, "FLOP/s", "15.0 PFLOP/s"),
         (9.1626e-6, "s", "9.16 µs"),
-        (999.9, "B", "1 kB"),  # rounds up into the next prefix
-        (1.0, "s", "1 s"),
-        (8e12, "B/s", "8 TB/s"),
-        (-2e3, "W", "-2 kW"),
+        (999.9, "B", "1.00 kB"),  # rounds up into the next prefix
+        (1.0, "s", "1.00 s"),
+        (8e12, "B/s", "8.00 TB/s"),
+        (-2e3, "W", "-2.00 kW"),
         (0, "s", "0 s"),
         (math.inf, "s", "inf s"),
     ],
 )
 def test_si(value, unit, text):
     assert plotting.si(value, unit) == text
+
+
+def test_si_with_a_fixed_prefix():
+    assert plotting.si(8.847e-7, "s", 4, prefix="µ") == "0.8847 µs"
+    assert plotting.si(1234e12, "FLOP/s", prefix="T") == "1,230 TFLOP/s"
 
 
 def test_drawn_hides_the_last_bits():
@@ -36,7 +41,18 @@ def test_table_has_html_and_a_text_twin():
     assert "1,234" in repr(shown)
     assert "0.1235" in repr(shown)
     assert shown._repr_html_().count('<th scope="col"') == 2
+    assert shown._repr_html_().count("<thead>") == 1
     assert shown._repr_html_().count("<tr>") == 3
+
+
+def test_words_stand_left_and_numbers_right_and_long_text_wraps():
+    html = plotting.table({"x": ["a"], "n": [1], "why": ["word " * 10]})._repr_html_()
+    assert html.count("text-align: right") == 2
+    assert html.count('class="long"') == 1
+
+
+def test_table_without_rows():
+    assert "x" in repr(plotting.table({"x": [], "n": []}))
 
 
 def test_table_escapes_html():
@@ -80,8 +96,8 @@ def test_roof_has_its_knee_at_the_ridge():
 
 
 def test_named_takes_the_longest_suffix_and_shows_what_is_absent():
-    assert plotting.named("hbm_bytes_per_s", 8e12) == "8 TB/s"
-    assert plotting.named("tokens_per_s", 1200.0) == "1.2 k/s"
+    assert plotting.named("hbm_bytes_per_s", 8e12) == "8.00 TB/s"
+    assert plotting.named("tokens_per_s", 1200.0) == "1.20 k/s"
     assert plotting.named("launch_s", None) == "–"
     assert plotting.named("n_sms", 152) == "152"
 

@@ -28,7 +28,7 @@ def test_no_recorded_gap_without_a_claim():
     assert recorded == {p.key for p in ALL if p.claim.kind == "measured"}
 
 
-def test_every_peak_and_bandwidth_has_a_second_source():
+def test_every_peak_and_bandwidth_is_held_against_a_printed_source():
     rates = {f.peak for f in FORMATS.values()} | {"hbm_bytes_per_s"}
     wanted = {f"chips/{c.name}/{r}" for c in hardware.CHIPS.values() for r in rates if getattr(c, r) is not None}
     assert wanted <= {p.key for p in ALL}
@@ -44,6 +44,8 @@ CLAIM = {"what": "x", "value": 2.0, "unit": "s", "source": "somebody", "kind": "
         ({}, 2.0021, False),
         ({"quantum": 0.1}, 2.05, True),
         ({"quantum": 0.1}, 2.051, False),
+        ({"value": 2.1, "quantum": 0.1, "quantum_before": 0.01}, 2.0451, True),  # → 2.05 → 2.1
+        ({"value": 2.1, "quantum": 0.1}, 2.0451, False),  # rounded once it is 2.0
         ({"kind": "measured", "recorded_gap": -0.5}, 1.0, True),
         ({"kind": "measured", "recorded_gap": -0.5}, 1.05, False),  # better by 2.5 points: looked at again as well
         ({"kind": "measured", "recorded_gap": -0.5}, 0.95, False),
@@ -65,6 +67,10 @@ def test_what_passes(change, ours, ok):
         ({"kind": "close"}, "kind is 'close'; allowed: exact, measured, trend"),
         ({"source": ""}, "no source"),
         ({"rtol": 0.01}, "rtol is 0.01; allowed: 0 to 0.001"),
+        ({"rtol": float("nan")}, "rtol is nan"),
+        ({"quantum": -1.0}, "quantum is -1.0; allowed: finite, 0 or more"),
+        ({"quantum_before": float("nan")}, "quantum_before is nan"),
+        ({"kind": "measured", "recorded_gap": float("nan")}, "recorded_gap is nan; allowed: finite"),
         ({"kind": "measured"}, "a recorded gap goes with"),
         ({"recorded_gap": 0.1}, "a recorded gap goes with"),
         ({"value": float("nan")}, "allowed: finite"),
@@ -87,6 +93,17 @@ def test_a_measured_claim_without_recorded_gap_is_named(monkeypatch):
     monkeypatch.setattr(pair, "recorded_gaps", dict)
     with pytest.raises(ValueError, match="no recorded gap for squares/trtllm/bf16/h512"):
         list(claims.TOPICS["squares"]())
+
+
+def test_a_check_says_what_it_compared():
+    trend = Claim(**(CLAIM | {"kind": "trend", "value": (1.0, 2.0)}))
+    assert "ours 3, 4, published 1, 2 s" in str(trend.check((3.0, 4.0)))
+    assert "gap +50.0%" in str(Claim(**CLAIM).check(3.0))
+
+
+def test_a_cached_table_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        published.table("gemm_gb300")["latency_s"][0] = 1.0
 
 
 def test_unknown_topic():

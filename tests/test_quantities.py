@@ -15,7 +15,7 @@ def test_float64_is_not_copied():
     assert as_floats("test", x=x)[0] is x
 
 
-@pytest.mark.parametrize("bad", ["512", None, True, 1j, [1, "2"], np.array(["a"])])
+@pytest.mark.parametrize("bad", ["512", None, True, 1j, [1, "2"], np.array(["a"]), [[1], [1, 2]]])
 def test_what_is_not_a_real_number(bad):
     with pytest.raises(ValueError, match=r"test: x is .*; allowed: real numbers"):
         as_floats("test", x=bad)

@@ -88,6 +88,22 @@ def test_min_sizes_are_where_the_limit_meets_the_ridge(on, outputs):
     assert limit(1e15, least.n) == pytest.approx(ridge, rel=1e-6)
 
 
+def test_a_share_of_the_peak_needs_less():
+    mix = {"inputs": "nvfp4", "outputs": "bf16"}
+    assert roofline.min_sizes("gb300", **mix, of_peak=0.9).square == pytest.approx(0.9 * 2402.34375, rel=1e-12)
+    tokens = [roofline.min_tokens(2048, 7168, "gb300", **mix, weights="nvfp4", of_peak=s) for s in (0.9, 1.0)]
+    work = ops.linear(tokens[0], 2048, 7168, **mix, weights="nvfp4")
+    reached = work.flops / roofline.time_s(work, "gb300", "nvfp4") / 15e15
+    assert tokens[0] < tokens[1]
+    assert reached == pytest.approx(0.9, rel=1e-9)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.1, float("nan"), [0.5, 0.9]])
+def test_a_share_of_the_peak_is_one_number_up_to_1(bad):
+    with pytest.raises(ValueError, match="of_peak is"):
+        roofline.min_sizes("gb300", inputs="bf16", outputs="bf16", of_peak=bad)
+
+
 def test_aspect_ratio_best_at_the_ratio_of_bytes():
     # closed form: at fixed n·k the limit is largest at n/k = b_a/b_o: 0.28 for NVFP4 in and BF16 out
     ratio = np.logspace(-2, 2, 4001)
@@ -125,8 +141,12 @@ class TestWork:
             Work(flops, moved)
 
     def test_refuses_shapes_that_do_not_broadcast(self):
-        with pytest.raises(ValueError, match="broadcast"):
+        with pytest.raises(ValueError, match=r"Work: flops of shape \(2,\) and bytes of shape \(3,\) do not broadcast"):
             Work(np.ones(2), np.ones(3))
+
+    def test_adds_to_work_alone(self):
+        with pytest.raises(TypeError):
+            Work(1.0, 1.0) + 1
 
     def test_is_frozen(self):
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = sorted((ROOT / "studies").glob("[0-9]*.py"))
-EVIDENCE = sorted((ROOT / "book").rglob("evidence/*.py"))
+EVIDENCE = sorted([*(ROOT / "book").glob("*.py"), *(ROOT / "book" / "evidence").glob("*.py")])
 PARTS = ("Prediction", "Setting", "Model", "Where it breaks", "Design rule", "Exercise")
 
 

@@ -53,8 +53,8 @@ def load(py: Path) -> nbformat.NotebookNode:
 def run(py: Path) -> None:
     notebook = load(py)
     client = NotebookClient(
-        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", record_timing=False, extra_arguments=["--log-level=40"],
-        resources={"metadata": {"path": str(py.parent)}},
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", record_timing=False,
+        resources={"metadata": {"path": str(py.parent)}}, extra_arguments=["--log-level=40"],
     )  # fmt: skip
     client.execute()
     notebook.metadata = load(py).metadata

@@ -13,12 +13,13 @@ def setup(app):
 
 
 def use_own_repository(app, config):
-    """Buttons and links lead to the repository whose CI builds the site; elsewhere the placeholder stays."""
-    repository = os.environ.get("GITHUB_REPOSITORY")
+    """Buttons lead to the repository whose CI builds the site; elsewhere there are none that would lead nowhere."""
+    repository, options = os.environ.get("GITHUB_REPOSITORY"), config.html_theme_options
     if not repository:
+        options |= dict.fromkeys(("use_repository_button", "use_edit_page_button", "use_issues_button"), False)
+        options["launch_buttons"] = {}
         return
     owner, name = repository.split("/")
-    options = config.html_theme_options
     options["repository_url"] = options.get("repository_url", "").replace(PLACEHOLDER, repository)
     config.ogp_site_url = f"https://{owner}.github.io/{name}/"
 

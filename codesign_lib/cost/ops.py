@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from codesign_lib.cost.roofline import Work
 from codesign_lib.specs.formats import Format, as_format
-from codesign_lib.specs.quantities import positive
+from codesign_lib.specs.quantities import common_shape, positive
 
 
 def linear(
@@ -25,6 +25,7 @@ def linear(
     (2147483648.0, 4530176.0)
     """
     m, k, n = positive("linear", m=m, k=k, n=n)
+    common_shape("linear", m=m, k=k, n=n)
     a, w, o = (as_format(f).bytes_per_element for f in (inputs, weights, outputs))
     return Work(2 * m * n * k, m * (a * k + o * n) + w * (k * n))
 
@@ -36,6 +37,7 @@ def output(m: ArrayLike, n: ArrayLike, *, outputs: Format | str) -> Work:
     2097152.0
     """
     m, n = positive("output", m=m, n=n)
+    common_shape("output", m=m, n=n)
     return Work(0.0, as_format(outputs).bytes_per_element * (m * n))
 
 
@@ -51,4 +53,5 @@ def quantise(m: ArrayLike, k: ArrayLike, *, inputs: Format | str = "bf16", outpu
     2.5625
     """
     m, k = positive("quantise", m=m, k=k)
+    common_shape("quantise", m=m, k=k)
     return Work(0.0, m * k * (as_format(inputs).bytes_per_element + as_format(outputs).bytes_per_element))

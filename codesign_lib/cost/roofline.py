@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.specs.formats import Format, as_format
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.quantities import not_negative, positive
+from codesign_lib.specs.quantities import common_shape, not_negative, positive
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Work:
 
     def __post_init__(self) -> None:
         flops, moved = not_negative("Work", flops=self.flops, bytes=self.bytes)
-        np.broadcast_shapes(flops.shape, moved.shape)
+        common_shape("Work", flops=flops, bytes=moved)
         object.__setattr__(self, "flops", flops)
         object.__setattr__(self, "bytes", moved)
 
     def __add__(self, other: Work) -> Work:
+        if not isinstance(other, Work):
+            return NotImplemented
         return Work(self.flops + other.flops, self.bytes + other.bytes)
 
     def __mul__(self, times: ArrayLike) -> Work:
@@ -121,6 +123,7 @@ def intensity_limit(k: ArrayLike, n: ArrayLike, *, inputs: Format | str, outputs
     2048.0
     """
     k, n = positive("intensity_limit", k=k, n=n)
+    common_shape("intensity_limit", k=k, n=n)
     return 2 * n * k / (as_format(inputs).bytes_per_element * k + as_format(outputs).bytes_per_element * n)
 
 
@@ -132,19 +135,20 @@ class MinSizes(NamedTuple):
     n: float
 
 
-def min_sizes(chip: Chip | str, *, inputs: Format | str, outputs: Format | str) -> MinSizes:
+def min_sizes(chip: Chip | str, *, inputs: Format | str, outputs: Format | str, of_peak: float = 1.0) -> MinSizes:
     r"""Smallest layer that a chip can be busy with, from :py:func:`intensity_limit` at the ridge R of ``inputs``.
 
     .. math:: H = \tfrac{1}{2} R (b_a + b_o), \qquad K_{n\to\infty} = \tfrac{1}{2} R\, b_o,
               \qquad N_{k\to\infty} = \tfrac{1}{2} R\, b_a
 
     ``square``: n = k = H. ``k``: the least K however large N is, because writing the output costs ``b_o`` for every
-    2K FLOP. ``n``: the least N however large K is. The arithmetic runs in ``inputs``.
+    2K FLOP. ``n``: the least N however large K is. The arithmetic runs in ``inputs``. ``of_peak`` asks for that share
+    of the peak (0 to 1), R being the lower by as much.
 
     >>> min_sizes("gb300", inputs="nvfp4", outputs="bf16")
     MinSizes(square=2402.34375, k=1875.0, n=527.34375)
     """
-    ridge = ridge_flops_per_byte(chip, inputs)
+    ridge = _share("min_sizes", of_peak) * ridge_flops_per_byte(chip, inputs)
     a, o = as_format(inputs).bytes_per_element, as_format(outputs).bytes_per_element
     return MinSizes(square=ridge * (a + o) / 2, k=ridge * o / 2, n=ridge * a / 2)
 
@@ -157,12 +161,14 @@ def min_tokens(
     inputs: Format | str,
     weights: Format | str,
     outputs: Format | str,
+    of_peak: float = 1.0,
 ) -> NDArray[np.float64]:
     r"""Tokens from which a k×n linear layer is compute-bound; infinite where it never is. Not rounded up.
 
     .. math:: m^* = \frac{R\, b_w\, k n}{2 k n - R\,(b_a k + b_o n)}
 
-    R is the ridge of ``inputs``. Many tokens cannot save a layer whose :py:func:`intensity_limit` is below R.
+    R is the ridge of ``inputs``. Many tokens cannot save a layer whose :py:func:`intensity_limit` is below R. Just
+    above it they are a great many; ``of_peak`` asks for that share of the peak (0 to 1), with R the lower by as much.
 
     >>> float(min_tokens(8192, 8192, "gb300", inputs="bf16", weights="bf16", outputs="bf16").round(1))
     338.3
@@ -170,9 +176,17 @@ def min_tokens(
     inf
     """
     k, n = positive("min_tokens", k=k, n=n)
-    ridge = ridge_flops_per_byte(chip, inputs)
+    common_shape("min_tokens", k=k, n=n)
+    ridge = _share("min_tokens", of_peak) * ridge_flops_per_byte(chip, inputs)
     a, w, o = (as_format(f).bytes_per_element for f in (inputs, weights, outputs))
     # FLOPs that a token brings beyond what its own traffic is worth; without any, dividing gives infinity
     spare = np.maximum(2 * k * n - ridge * (a * k + o * n), 0)
     with np.errstate(divide="ignore"):
         return ridge * w * k * n / spare
+
+
+def _share(subject: str, of_peak: float) -> float:
+    (share,) = positive(subject, of_peak=of_peak)
+    if share.ndim or share > 1:
+        raise ValueError(f"{subject}: of_peak is {of_peak!r}; allowed: one number above 0, at most 1")
+    return float(share)

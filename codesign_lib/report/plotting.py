@@ -6,17 +6,23 @@ The only module that needs matplotlib, and tabulate for tables (``pip install co
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
-from matplotlib_inline.backend_inline import set_matplotlib_formats
 from numpy.typing import ArrayLike, NDArray
-from tabulate import tabulate
+
+try:
+    import matplotlib
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import EngFormatter
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
+    from tabulate import tabulate
+except ModuleNotFoundError as missing:
+    missing.msg += "; codesign_lib.report.plotting needs it: pip install codesign-lib[plot]"
+    raise
 
 from codesign_lib.cost import roofline
 from codesign_lib.specs.formats import Format
@@ -27,6 +33,8 @@ from codesign_lib.specs.published import Check, Table
 COMPUTE, MEMORY, NETWORK, MEASURED = "#0072B2", "#D55E00", "#009E73", "#111111"
 # For lines that are none of these: formats, models, sizes.
 SERIES = ("#7B3294", "#B8860B", "#CC79A7", "#56B4E9", "#8C510A", "#8C8C8C")
+# Cells longer than this wrap.
+LONG = 30
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -66,19 +74,24 @@ def drawn(values: ArrayLike) -> NDArray[np.float64]:
     return np.array([float(f"{v:.6g}") for v in array.ravel()]).reshape(array.shape)
 
 
-def si(value: float, unit: str = "", digits: int = 3) -> str:
-    """The value with an SI prefix and ``digits`` significant digits. Bytes take decimal prefixes too.
+def si(value: float, unit: str = "", digits: int = 3, *, prefix: str | None = None) -> str:
+    """The value with an SI prefix and ``digits`` significant digits, zeros at the end included up to a unit.
 
-    >>> si(1.5e16, "FLOP/s"), si(9.16e-6, "s"), si(2403)
-    ('15 PFLOP/s', '9.16 µs', '2.4 k')
+    Bytes take decimal prefixes too. ``prefix`` fixes it, so that a column has one: ``"µ"``.
+
+    >>> si(1.5e16, "FLOP/s"), si(9.16e-6, "s"), si(2.1e-6, "s"), si(8.847e-7, "s", 4, prefix="µ")
+    ('15.0 PFLOP/s', '9.16 µs', '2.10 µs', '0.8847 µs')
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()
     rounded = float(f"{value:.{digits}g}")
     places = EngFormatter.ENG_PREFIXES
     exponent = min(max(3 * math.floor(math.log10(abs(rounded)) / 3), min(places)), max(places))
-    prefix = places[exponent]
-    return f"{rounded / 10.0**exponent:.{digits}g} {prefix}{unit}".strip()
+    if prefix is not None:
+        exponent = next(e for e, p in places.items() if p == prefix)
+    shown = rounded / 10.0**exponent
+    decimals = max(digits - 1 - math.floor(math.log10(abs(shown))), 0)
+    return f"{shown:,.{decimals}f} {places[exponent]}{unit}".strip()
 
 
 @dataclass(frozen=True)
@@ -107,12 +120,20 @@ class Shown:
     header: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        html = tabulate(self.rows, self.header, tablefmt="html", disable_numparse=True)
-        return html.replace("<th>", '<th scope="col">')
+        html = tabulate(self.rows, self.header, tablefmt="html", disable_numparse=True, colalign=self._align())
+        # a cell of text that would stretch the table wraps; numbers do not
+        html = re.sub(rf"<td(?=[^>]*>[^<]{{{LONG},}})", '<td class="long"', html)
+        return html.replace("<th", '<th scope="col"').replace('<th scope="col"ead', "<thead")
 
     def __repr__(self) -> str:
-        align = ["left", *["right"] * (len(self.header) - 1)]
-        return tabulate(self.rows, self.header, tablefmt="simple", disable_numparse=True, colalign=align)
+        return tabulate(self.rows, self.header, tablefmt="simple", disable_numparse=True, colalign=self._align())
+
+    def _align(self) -> list[str]:
+        """Words to the left, numbers to the right; the first column names the row."""
+        numeric = [
+            all(re.match(r"[-+−]?[\d.]|[–∞]", cell) for cell in column) for column in zip(*self.rows, strict=True)
+        ]
+        return ["left", *("right" if n else "left" for n in numeric[1:])] if self.rows else ["left"] * len(self.header)
 
 
 def table(columns: Mapping[str, Iterable[object]]) -> Shown:
@@ -186,18 +207,20 @@ def pivot(rows: Table, *, index: Sequence[str], across: str, cell: str, only: Se
     return table(left | {name: [cells.get(name, "–") for cells in found.values()] for name in names})
 
 
-def checks(results: Iterable[Check]) -> Shown:
-    """Claims held against our numbers: what, ours, published, gap, verdict."""
+def checks(results: Iterable[Check], *, prefix: str | None = None) -> Shown:
+    """Claims held against our numbers: what, ours, theirs, gap, verdict. ``prefix`` fixes the SI prefix of all."""
     results = list(results)
-    return table(
-        {
-            "claim": [c.claim.what for c in results],
-            "ours": [_value(c.ours, c) for c in results],
-            "published": [_value(c.claim.value, c) for c in results],
-            "gap": ["–" if c.gap is None else f"{c.gap:+.1%}" for c in results],
-            "verdict": [_verdict(c) for c in results],
-        }
-    )
+    columns = {
+        "claim": [c.claim.what for c in results],
+        "ours": [_value(c.ours, c, prefix, digits=4) for c in results],
+        "theirs": [_value(c.claim.value, c, prefix, digits=3) for c in results],
+        "gap": ["–" if c.gap is None else f"{c.gap:+.1%}" for c in results],
+        "verdict": [_verdict(c) for c in results],
+    }
+    # where the gap is the result, a verdict that is the same in every row says nothing
+    if all(c.ok and c.claim.kind == "measured" for c in results):
+        del columns["verdict"]
+    return table(columns)
 
 
 def summary(held: Mapping[str, Iterable[Check]]) -> Shown:
@@ -223,17 +246,21 @@ def summary(held: Mapping[str, Iterable[Check]]) -> Shown:
     return table(dict(zip(names, zip(*lines, strict=True), strict=True)))
 
 
-def _value(value: float | Sequence[float], check: Check) -> str:
+def _value(value: float | Sequence[float], check: Check, prefix: str | None, digits: int) -> str:
     if np.ndim(value):
         return ", ".join(f"{v:.3g}" for v in value)
     if check.claim.unit in ("", "×"):
-        return f"{value:.3g} {check.claim.unit}".strip()
-    return si(value, check.claim.unit)
+        return f"{value:.{digits}g} {check.claim.unit}".strip()
+    if check.claim.quantum and digits == 3:  # as printed
+        digits = min(len(str(round(abs(value) / check.claim.quantum))), 5)
+    return si(value, check.claim.unit, digits, prefix=prefix)
 
 
 def _verdict(check: Check) -> str:
     if not check.ok:
         return "FAILS"
+    if check.claim.quantum_before:
+        return "agrees if rounded twice"
     return {"exact": "agrees", "measured": "gap as recorded", "trend": "same trend"}[check.claim.kind]
 
 

@@ -73,8 +73,12 @@ class Chip:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{self.title}.{f.name} is {value!r}; allowed: a finite number above 0, or None")
+            if f.type.removesuffix(" | None") not in ("float", "int") or (value is None and f.type.endswith("None")):
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value > 0):
+                allowed = "a finite number above 0" + (", or None" if f.type.endswith("None") else "")
+                raise ValueError(f"{self.title}.{f.name} is {value!r}; allowed: {allowed}")
         if self.link_topology not in TOPOLOGIES:
             raise ValueError(f"{self.title}.link_topology is {self.link_topology!r}; allowed: {', '.join(TOPOLOGIES)}")
 

@@ -25,7 +25,8 @@ class Claim:
 
     ``exact``
         ours is within ``rtol`` (at most 1e-3), or rounds to the same printed digit: ``|ours - value| ≤ quantum / 2``,
-        where ``quantum`` is the unit of the last digit that was printed.
+        where ``quantum`` is the unit of the last digit that was printed. A number that can only have been rounded
+        twice is held against ours rounded to ``quantum_before`` first.
     ``measured``
         the gap is a result, good or bad; it passes while it stays within 2 percentage points of ``recorded_gap``.
     ``trend``
@@ -47,6 +48,7 @@ class Claim:
     kind: str
     rtol: float = EXACT_RTOL_MAX
     quantum: float = 0.0
+    quantum_before: float = 0.0
     recorded_gap: float | None = None
 
     def __post_init__(self) -> None:
@@ -56,6 +58,11 @@ class Claim:
             raise ValueError(f"claim {self.what!r}: no source")
         if not 0 <= self.rtol <= EXACT_RTOL_MAX:
             raise ValueError(f"claim {self.what!r}: rtol is {self.rtol!r}; allowed: 0 to {EXACT_RTOL_MAX}")
+        for name in ("quantum", "quantum_before"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ValueError(f"claim {self.what!r}: {name} is {getattr(self, name)!r}; allowed: finite, 0 or more")
+        if self.recorded_gap is not None and not np.isfinite(self.recorded_gap):
+            raise ValueError(f"claim {self.what!r}: recorded_gap is {self.recorded_gap!r}; allowed: finite")
         if (self.kind == "measured") != (self.recorded_gap is not None):
             raise ValueError(f"claim {self.what!r}: a recorded gap goes with kind 'measured', and with no other")
         if not np.all(np.isfinite(self.value)):
@@ -74,8 +81,9 @@ class Claim:
         ours = float(ours)
         gap = ours / self.value - 1
         if self.kind == "exact":
+            rounded = round(ours / self.quantum_before) * self.quantum_before if self.quantum_before else ours
             # 1e-9: a tie must not hang on the last bit of the difference
-            ok = abs(gap) <= self.rtol or abs(ours - self.value) <= self.quantum / 2 * (1 + 1e-9)
+            ok = abs(gap) <= self.rtol or abs(rounded - self.value) <= self.quantum / 2 * (1 + 1e-9)
         else:
             ok = abs(gap - self.recorded_gap) <= GAP_BAND
         return Check(claim=self, ours=ours, gap=gap, ok=bool(ok))
@@ -104,7 +112,8 @@ class Check:
             "measured": f"recorded {c.recorded_gap or 0:+.1%} ± {GAP_BAND * 100:g} points",
             "trend": "allowed the same order" if np.ndim(c.value) else "allowed the same sign",
         }[c.kind]
-        return f"{c.what}: ours {self.ours:.6g}, published {c.value:.6g} {c.unit}{gap} ({allowed}); source: {c.source}"
+        ours, theirs = (", ".join(f"{v:.6g}" for v in np.atleast_1d(value)) for value in (self.ours, c.value))
+        return f"{c.what}: ours {ours}, published {theirs} {c.unit}{gap} ({allowed}); source: {c.source}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +180,8 @@ def table(name: str) -> Table:
 
 def _typed(cells: list[str]) -> NDArray:
     try:
-        return np.array([float(c) for c in cells])
+        column = np.array([float(c) for c in cells])
     except ValueError:
-        return np.array(cells)
+        column = np.array(cells)
+    column.flags.writeable = False  # tables are cached: nobody may change them for everybody
+    return column

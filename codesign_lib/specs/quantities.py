@@ -13,7 +13,10 @@ def as_floats(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
     """
     arrays = []
     for name, value in values.items():
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:  # a ragged list
+            raise ValueError(f"{subject}: {name} is {value!r}; allowed: real numbers") from None
         if array.dtype.kind not in "iuf":
             raise ValueError(f"{subject}: {name} is {value!r}; allowed: real numbers")
         arrays.append(array.astype(np.float64, copy=False))
@@ -49,6 +52,22 @@ def not_negative(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]
                 f"{subject}: {name} is {array[bad][0]}{_where(bad)}; allowed: finite numbers of at least 0"
             )
     return arrays
+
+
+def common_shape(subject: str, **arrays: NDArray) -> tuple[int, ...]:
+    """The shape that the arrays broadcast to; ValueError that names every shape where they do not.
+
+    >>> common_shape("linear", m=np.ones((3, 1)), n=np.ones(2))
+    (3, 2)
+    >>> common_shape("linear", m=np.ones(3), n=np.ones(2))
+    Traceback (most recent call last):
+    ValueError: linear: m of shape (3,) and n of shape (2,) do not broadcast; allowed: equal lengths, or 1
+    """
+    try:
+        return np.broadcast_shapes(*(a.shape for a in arrays.values()))
+    except ValueError:
+        shapes = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items())
+        raise ValueError(f"{subject}: {shapes} do not broadcast; allowed: equal lengths, or 1") from None
 
 
 def _where(bad: NDArray[np.bool_]) -> str:

@@ -1,4 +1,4 @@
-"""Chips against second sources, and against what whole racks are said to do."""
+"""Chips against what sources print, and against what whole racks are said to do."""
 
 from __future__ import annotations
 

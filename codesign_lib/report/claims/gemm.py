@@ -51,6 +51,16 @@ def _times() -> dict[tuple, float]:
     return found
 
 
+def fastest(fmt: Format | str, chip: str = "gb300") -> tuple[float, str, float, float, float]:
+    """The fastest measured row of the samples in one format: FLOP/s, engine, m, k, n.
+
+    >>> fastest("nvfp4")[1:]
+    ('trtllm', 8192.0, 8192.0, 65536.0)
+    """
+    rows = (key for key in _times() if (key[0], key[2]) == (chip, as_format(fmt).name))
+    return max((2 * m * k * n / _times()[c, e, f, m, k, n], e, m, k, n) for c, e, f, m, k, n in rows)
+
+
 def measured_sizes(h: int, fmt: Format | str = "nvfp4") -> NDArray[np.float64]:
     """Every H′ up to 16,384 for which the up- and the down-projection of hidden size ``h`` were measured on GB300.
 
