@@ -15,7 +15,7 @@
 # the library for it raises an error.
 
 # %% tags=["hide-input"]
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, tables
 from codesign_lib.report.plotting import say, si, table
 from codesign_lib.specs import published
 from codesign_lib.specs.formats import FORMATS
@@ -88,7 +88,7 @@ table({
 # more than the last printed digit. A rack of 72 GB300 is held against what its product page says of the whole.
 
 # %% tags=["hide-input"]
-plotting.checks(claims.check("chips"))
+tables.checks(claims.check("chips"))
 
 # %% [markdown]
 # ## Models

@@ -38,7 +38,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from codesign_lib.cost import kernels, ops, roofline
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import gemm as measured
 from codesign_lib.report.plotting import say, si, table
 from codesign_lib.specs import formats, hardware, models
@@ -215,7 +215,7 @@ plt.show()
 # article does not say so.
 
 # %%
-plotting.checks(claims.check("table2"), prefix="µ")
+tables.checks(claims.check("table2"), prefix="µ")
 
 # %% [markdown]
 # Reading and writing together take longer than the arithmetic at every M. From M = 2,048 on the write is the larger

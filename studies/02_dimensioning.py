@@ -40,7 +40,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from codesign_lib.cost import calibration, experts, kernels, tiling
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import dimensioning, gemm, shapes
 from codesign_lib.report.plotting import named, say, si, table
 from codesign_lib.specs import hardware, published
@@ -110,7 +110,7 @@ plt.show()
 # numbers, with one set for six GPUs (what a new chip may expect), and by the roofline.
 
 # %%
-plotting.pivot(validation.where(chip="median", regime="all"), index=["fmt"], across="what", cell="{median_percent:.1f} / {p90_percent:.1f}", only=["calibrated", "universal", "roofline"])
+tables.pivot(validation.where(chip="median", regime="all"), index=["fmt"], across="what", cell="{median_percent:.1f} / {p90_percent:.1f}", only=["calibrated", "universal", "roofline"])
 
 # %% [markdown]
 # Held out means: half of all (n, k), by a hash of the two. The form itself was chosen on halves of the fitting layers,
@@ -362,7 +362,7 @@ table({"L × H": [f"{a} × {b:,}" for a, b in zip(n_layers, h, strict=True)]} | 
 
 # %%
 topics = [topic for topic, of in claims.TOPICS.items() if of.__module__ == dimensioning.__name__]
-plotting.summary({topic: claims.check(topic) for topic in topics})
+tables.summary({topic: claims.check(topic) for topic in topics})
 
 # %% [markdown]
 # To hold means for a gap: it was looked at and has not moved. Aligned layers (squares, aspect, FFNs) are a few percent

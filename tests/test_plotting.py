@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
 from codesign_lib.specs import published
 from codesign_lib.specs.published import Claim
 
@@ -90,8 +90,8 @@ def test_sentence_has_markdown_and_a_text_twin():
 
 def test_a_failing_claim_is_shown_as_such():
     claim = Claim(what="x", value=1.0, unit="s", source="somebody", kind="exact")
-    assert "FAILS" in repr(plotting.checks([claim.check(2.0)]))
-    assert "FAILS" not in repr(plotting.checks(claims.check("table2")))
+    assert "FAILS" in repr(tables.checks([claim.check(2.0)]))
+    assert "FAILS" not in repr(tables.checks(claims.check("table2")))
 
 
 def test_colours_mean_one_thing():
@@ -117,10 +117,10 @@ def test_roof_has_its_knee_at_the_ridge():
 
 
 def test_named_takes_the_longest_suffix_and_shows_what_is_absent():
-    assert plotting.named("hbm_bytes_per_s", 8e12) == "8.00 TB/s"
-    assert plotting.named("tokens_per_s", 1200.0) == "1.20 k/s"
-    assert plotting.named("launch_s", None) == "–"
-    assert plotting.named("n_sms", 152) == "152"
+    assert tables.named("hbm_bytes_per_s", 8e12) == "8.00 TB/s"
+    assert tables.named("tokens_per_s", 1200.0) == "1.20 k/s"
+    assert tables.named("launch_s", None) == "–"
+    assert tables.named("n_sms", 152) == "152"
 
 
 class TestPivot:
@@ -130,19 +130,19 @@ class TestPivot:
 
     def test_places_every_row_and_shows_what_is_absent(self):
         rows = self.rows(chip=["a", "a", "b"], fmt=["x", "y", "y"], s=[1.0, 2.0, 3.0])
-        shown = plotting.pivot(rows, index=["chip"], across="fmt", cell="{s:.1f}")
+        shown = tables.pivot(rows, index=["chip"], across="fmt", cell="{s:.1f}")
         assert shown.header == ("chip", "x", "y")
         assert shown.rows == (("a", "1.0", "2.0"), ("b", "–", "3.0"))
 
     def test_only_picks_and_orders(self):
         rows = self.rows(chip=["a", "a", "a"], fmt=["x", "y", "z"], s=[1.0, 2.0, 3.0])
-        shown = plotting.pivot(rows, index=["chip"], across="fmt", cell="{s:.0f}", only=["z", "x"])
+        shown = tables.pivot(rows, index=["chip"], across="fmt", cell="{s:.0f}", only=["z", "x"])
         assert (shown.header, shown.rows) == (("chip", "z", "x"), (("a", "3", "1"),))
 
     def test_refuses_two_rows_for_a_cell(self):
         rows = self.rows(chip=["a", "a"], fmt=["x", "x"], s=[1.0, 2.0])
         with pytest.raises(ValueError, match=r"two rows of t for \['a'\], x"):
-            plotting.pivot(rows, index=["chip"], across="fmt", cell="{s}")
+            tables.pivot(rows, index=["chip"], across="fmt", cell="{s}")
 
 
 def test_summary_counts_what_holds_and_names_the_worst():
@@ -150,5 +150,5 @@ def test_summary_counts_what_holds_and_names_the_worst():
     good = Claim(what="good", value=1.0, recorded_gap=0.1, **measured).check(1.1)
     moved = Claim(what="moved", value=1.0, recorded_gap=0.0, **measured).check(0.7)
     exact = Claim(what="x", value=1.0, unit="s", source="somebody", kind="exact").check(1.0)
-    shown = plotting.summary({"a": [good, moved], "b": [exact]})
+    shown = tables.summary({"a": [good, moved], "b": [exact]})
     assert shown.rows == (("a", "2", "1", "20.0%", "-30.0%", "moved"), ("b", "1", "1", "–", "–", "–"))

@@ -135,6 +135,12 @@ class TestTable:
         assert set(table["engine"]) == {"trtllm", "sglang"}
         assert all(table.header[key] for key in published.HEADER)
 
+    def test_sorts_upwards_and_keeps_rows_together(self):
+        table = published.table("gemm_staircase").where(engine="trtllm", fmt="nvfp4")
+        mixed = published.Table(name="x", header={}, columns={c: v[::-1] for c, v in table.columns.items()})
+        assert (np.diff(mixed.sorted_by("m")["m"]) > 0).all()
+        assert (mixed.sorted_by("m")["latency_s"] == table.sorted_by("m")["latency_s"]).all()
+
     def test_refuses_unknown_column_and_empty_selection(self):
         table = published.table("gemm_gb300")
         with pytest.raises(ValueError, match=r"no column 'h'; it has chip, engine"):

@@ -19,13 +19,13 @@ from itertools import product
 
 import numpy as np
 
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import gemm, shapes
 from codesign_lib.specs import published
 
 names = ("gemm_gb300", "gemm_staircase", "gemm_sm_count", "misaligned", "moe_dense_b200")
-tables = [published.table(name) for name in names]
-plotting.say("\n".join(f"- **{t.name}**, {t.header['title']} " + "; ".join(f"{key} {t.header[key]}" for key in ("source", "version", "date", "licence", "drawn_by")) for t in tables))
+shown = [published.table(name) for name in names]
+plotting.say("\n".join(f"- **{t.name}**, {t.header['title']} " + "; ".join(f"{key} {t.header[key]}" for key in ("source", "version", "date", "licence", "drawn_by")) for t in shown))
 
 # %% [markdown]
 # ## Tiles, waves and shards
@@ -33,7 +33,7 @@ plotting.say("\n".join(f"- **{t.name}**, {t.header['title']} " + "; ".join(f"{ke
 # Claims of kind *exact*: ours has to round to the printed digit.
 
 # %%
-plotting.checks([*claims.check("waves"), *claims.check("shards"), *claims.check("sm_counts")])
+tables.checks([*claims.check("waves"), *claims.check("shards"), *claims.check("sm_counts")])
 
 # %% [markdown]
 # ## Squares, calibrated
@@ -41,7 +41,7 @@ plotting.checks([*claims.check("waves"), *claims.check("shards"), *claims.check(
 # Time of square layers at 8,192 tokens, by our model and measured.
 
 # %%
-plotting.checks(claims.check("gemm_squares"))
+tables.checks(claims.check("gemm_squares"))
 
 # %% [markdown]
 # ## Aspect
@@ -49,7 +49,7 @@ plotting.checks(claims.check("gemm_squares"))
 # Layers with N·K = 2²⁴ at 8,192 tokens; then the order of the throughputs in NVFP4, from thin to square.
 
 # %%
-plotting.checks([*claims.check("aspect"), *claims.check("aspect_order")])
+tables.checks([*claims.check("aspect"), *claims.check("aspect_order")])
 
 # %% [markdown]
 # ## FFNs
@@ -57,7 +57,7 @@ plotting.checks([*claims.check("aspect"), *claims.check("aspect_order")])
 # Throughput of up- and down-projection together, claims first, then every measured H′, in TFLOP/s.
 
 # %%
-plotting.checks(claims.check("ffns"))
+tables.checks(claims.check("ffns"))
 
 # %%
 columns, both = {"H": [], "H′": []}, [(e, f) for f in ("nvfp4", "bf16") for e in gemm.ENGINES]
@@ -77,7 +77,7 @@ plotting.table(columns)
 # our kernel alone say. Then the sweeps themselves, in TFLOP/s.
 
 # %%
-plotting.checks(claims.check("figure4"))
+tables.checks(claims.check("figure4"))
 
 # %%
 rows = []
@@ -93,7 +93,7 @@ plotting.table({"engine, format": who, "swept": along, "size": size} | {name: [f
 # An 8,192 × 8,192 layer against tokens, in µs. First one token more than a wave holds.
 
 # %%
-plotting.checks(claims.check("one_more"))
+tables.checks(claims.check("one_more"))
 
 # %%
 staircase, columns = published.table("gemm_staircase"), {}
@@ -121,7 +121,7 @@ plotting.table({"SMs": counts} | {c: [f"{100 * e[s]:.2f}" for s in counts] for c
 # run at a locked clock of 1.2 GHz, so their gap holds the clock as well.
 
 # %%
-plotting.checks(claims.check("misaligned"))
+tables.checks(claims.check("misaligned"))
 
 # %% [markdown]
 # ## Mixture as one dense product
@@ -129,10 +129,10 @@ plotting.checks(claims.check("misaligned"))
 # The grouped law was fitted to its fourteen points; the dense times were seen by no fit.
 
 # %%
-plotting.checks(claims.check("moe_dense"))
+tables.checks(claims.check("moe_dense"))
 
 # %% [markdown]
 # ## Depth against width
 
 # %%
-plotting.checks(claims.check("stacks"))
+tables.checks(claims.check("stacks"))

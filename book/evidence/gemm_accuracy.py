@@ -16,7 +16,7 @@
 
 # %%
 from codesign_lib.report import plotting
-from codesign_lib.report.plotting import pivot
+from codesign_lib.report.tables import pivot
 from codesign_lib.specs import published
 
 errors, checks, choices = (published.table(f"validation/{name}") for name in ("gemm", "gemm_checks", "gemm_choices"))
