@@ -42,7 +42,8 @@ import numpy as np
 from codesign_lib.cost import calibration, experts, kernels, tiling
 from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import dimensioning, gemm, shapes
-from codesign_lib.report.plotting import named, say, si, table
+from codesign_lib.report.plotting import say, si, table
+from codesign_lib.report.tables import named
 from codesign_lib.specs import hardware, published
 
 plotting.style()
