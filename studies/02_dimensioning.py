@@ -296,14 +296,14 @@ plt.show()
 # first row escaped: k = 2,501 is odd, and it still reaches two thirds of our prediction, so the rule is not the whole
 # mechanism. Nothing public measures this on GB300 or in NVFP4.
 #
-# Tensor parallelism makes new sizes. What it leaves a rank, the class that divides it, and what is lost when it is
-# padded to 128:
+# Tensor parallelism makes new sizes: of DeepSeek-R1's experts and dense FFN, Qwen3-235B's experts, gpt-oss-120b's, and
+# 3,072. What it leaves a rank, the class that divides it, and what is lost when it is padded to 128:
 
 # %%
 size, ranks = np.array([[2048], [1536], [2880], [18432], [3072]]), np.array([4, 8, 16, 32])
 rank, lost = tiling.per_rank(size, ranks), tiling.per_rank_waste(size, ranks, multiple=128)
 cells = [[f"{a:,.0f} ({b}, {100 * w:.0f} %)" for a, b, w in zip(*columns, strict=True)] for columns in zip(rank.T, tiling.alignment(rank).T, lost.T, strict=True)]
-what = ["DeepSeek-R1 expert", "Qwen3-235B expert", "gpt-oss-120b expert", "DeepSeek-R1 FFN", ""]
+what = ["R1 expert", "Qwen3 expert", "gpt-oss", "R1 FFN", ""]
 table({"size": [f"{x:,} {name}" for (x,), name in zip(size, what, strict=True)]} | {f"TP {r}": column for r, column in zip(ranks, cells, strict=True)})
 
 # %% [markdown]
@@ -366,7 +366,7 @@ topics = [topic for topic, of in claims.TOPICS.items() if of.__module__ == dimen
 tables.summary({topic: claims.check(topic) for topic in topics})
 
 # %% [markdown]
-# To hold means for a gap: it was looked at and has not moved. Aligned layers (squares, aspect, FFNs) are a few percent
+# To hold means for a gap that it is where it was recorded. Aligned layers (squares, aspect, FFNs) are a few percent
 # off in the median and about a quarter at worst: the 16,384 square in TensorRT-LLM, which runs at a lower rate than
 # the 8,192 square for a reason that the model does not have, and the thinnest layer. The three topics with large gaps
 # are the next section's first three points.
