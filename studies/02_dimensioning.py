@@ -79,7 +79,7 @@ fits, kernel = [calibration.gemm("gb300", *x).numbers for x in which], [kernels.
 terms = {"launch_s": "t₀", "quantise_fraction": "e_q", "memory_fraction": "e_m", "compute_fraction": "e_c", "operand_bytes_per_s": "r, an SM", "split_s": "τ"}
 facts = {title: [named(x, fit.get(x)) for fit in fits] for x, title in terms.items()}
 facts["outputs written at"] = [si(2 / x.store_bytes * fit["memory_fraction"] * chip.hbm_bytes_per_s, "B/s") for x, fit in zip(kernel, fits, strict=True)]
-facts |= {"waves": ["whole" if x.whole_waves else "fractional" for x in kernel], "tiles": [" to ".join(dict.fromkeys(f"{a}×{b}" for a, b in (x.tiles[0], x.tiles[-1]))) for x in kernel]}
+facts |= {"waves": ["whole" if x.whole_waves else "fractional" for x in kernel], "tiles": ["…".join(dict.fromkeys(f"{a}×{b}" for a, b in (x.tiles[0], x.tiles[-1]))) for x in kernel]}
 table({"number": facts} | {f"{gemm.ENGINES[e]} {f}": column for (e, f), column in zip(which, zip(*facts.values(), strict=True), strict=True)})
 
 # %% [markdown]
