@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-PIECE_ELEMENTS = 1 << 16
+PIECE_ELEMENTS = 1 << 17
 
 
 def as_real(subject: str, x: ArrayLike) -> NDArray:
@@ -95,13 +95,14 @@ def pieces(x: NDArray, block: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
 
 
 def block_amax(magnitudes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The largest of each row of non-negative float32 (n, block), block a power of two.
+    """The largest of each row of non-negative float32 (n, block), block a multiple of 4, contiguous.
 
-    Bits of non-negative floats are ordered like the floats, and integers have the faster maximum. Halves are compared
-    with halves, because a reduction of a short axis costs more than it computes.
+    A reduction of a short axis costs more than it computes, so four neighbours at a time are moved, as one 16-byte
+    item, to where whole rows can be compared. Bits of non-negative floats are ordered like the floats, and integers
+    have the faster maximum.
     """
-    bits = magnitudes.view(np.int32)
-    while bits.shape[1] > 1:
-        half = bits.shape[1] // 2
-        bits = np.maximum(bits[:, :half], bits[:, half:])
-    return np.ascontiguousarray(bits[:, 0]).view(np.float32)
+    n = len(magnitudes)
+    fours = np.ascontiguousarray(magnitudes.view(np.complex128).T).view(np.int32)
+    twos = np.maximum.reduce(fours, axis=0).view(np.complex64).reshape(n, 2)
+    ones = np.maximum(*np.ascontiguousarray(twos.T).view(np.int32))
+    return np.maximum(ones[::2], ones[1::2]).view(np.float32)

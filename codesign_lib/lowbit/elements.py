@@ -110,15 +110,19 @@ def encode(x: ArrayLike, fmt: Element) -> NDArray[np.uint8]:
     [126, 126, 0, 1]
     """
     x = np.asarray(x, dtype=np.float32)
-    m = fmt.n_mantissa_bits
     magnitude = np.minimum(np.abs(x), np.float32(fmt.largest))
     # Normal: cut the float32's mantissa to m bits. A carry out of the mantissa moves the exponent up, as it should.
-    cut = np.uint32(_F32_MANTISSA_BITS - m)
-    bits = magnitude.view(np.uint32)
-    odd = (bits >> cut) & np.uint32(1)
-    code = ((bits + (np.uint32(1) << (cut - np.uint32(1))) - np.uint32(1) + odd) >> cut).astype(np.int32)
-    code -= (_F32_BIAS - fmt.bias) << m
-    # Subnormal: multiples of the smallest value; rint rounds ties to even. 2^m of them is the smallest normal's code.
-    steps = np.rint(magnitude * np.float32(1 / fmt.smallest)).astype(np.int32)
-    code = np.where(magnitude < np.float32(2.0 ** (1 - fmt.bias)), steps, code)
-    return (code | (np.signbit(x).astype(np.int32) << (fmt.n_bits - 1))).astype(np.uint8)
+    cut = _F32_MANTISSA_BITS - fmt.n_mantissa_bits
+    bits = magnitude.view(np.int32)
+    code = (bits >> cut) & 1  # the last bit that stays decides a tie
+    code += bits
+    code += (1 << (cut - 1)) - 1
+    code >>= cut
+    code -= (_F32_BIAS - fmt.bias) << fmt.n_mantissa_bits
+    subnormal = magnitude < np.float32(2.0 ** (1 - fmt.bias))
+    if subnormal.any():
+        # Multiples of the smallest value; rint rounds ties to even. 2^m of them is the smallest normal's code.
+        code = np.where(subnormal, np.rint(magnitude * np.float32(1 / fmt.smallest)).astype(np.int32), code)
+    code = code.astype(np.uint8)
+    code |= np.signbit(x).view(np.uint8) << (fmt.n_bits - 1)
+    return code

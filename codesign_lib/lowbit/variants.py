@@ -37,7 +37,7 @@ class Variant:
     """One implementation's order of operations.
 
     ``ideal_scale(block_amax, globals)`` is the block scale before E4M3; it is then clipped to ``[smallest_scale, 448]``
-    and rounded. ``zero_scale`` is the scale stored where the ideal one is 0, or (``replaces_underflow``) where the
+    and rounded. ``zero_code`` is the scale stored where the ideal one is 0, or (``replaces_underflow``) where the
     rounded one is. ``quotient(x, s, globals, out)`` is what gets rounded to E2M1, ``step(s, globals)`` what v is
     multiplied by. ``negative_zero`` keeps the sign of −0; ``signed_zero_value`` decodes the code 8 as −0, else as +0;
     ``bfloat16`` rounds decoded values to bfloat16.
@@ -49,7 +49,7 @@ class Variant:
     quotient: Callable[..., Array]
     step: Callable[[Array, Globals], Array]
     smallest_scale: float = 0.0
-    zero_scale: float = 0.0
+    zero_code: int = 0
     replaces_underflow: bool = False
     divides: bool = False
     negative_zero: bool = False
@@ -77,14 +77,13 @@ class Variant:
 
     def scale_codes(self, block_amax: Array, g: Globals, *, factor: float = 1.0) -> NDArray[np.uint8]:
         """E4M3 codes of the blocks' scales; ``factor`` widens the ideal scale (1.5 maps the largest to 4)."""
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            ideal = self.ideal_scale(block_amax, g)
-            if factor != 1:
-                ideal = ideal * np.float32(factor)
-        codes = encode(np.clip(ideal, np.float32(self.smallest_scale), np.float32(E4M3.largest)), E4M3)
-        if self.zero_scale:
-            zero = codes == 0 if self.replaces_underflow else ideal == 0
-            codes[zero] = encode(self.zero_scale, E4M3)
+        ideal = self.ideal_scale(block_amax, g)
+        if factor != 1:
+            ideal = ideal * np.float32(factor)
+        clipped = np.minimum(np.maximum(ideal, np.float32(self.smallest_scale)), np.float32(E4M3.largest))
+        codes = encode(clipped, E4M3)
+        if self.zero_code:
+            np.copyto(codes, self.zero_code, where=codes == 0 if self.replaces_underflow else ideal == 0)
         return codes
 
     def steps(self, scales: NDArray[np.uint8], g: Globals) -> Array:
@@ -136,7 +135,7 @@ MODELOPT = Variant(
     quotient=_divide_by_step,
     step=lambda s, g: s * g.decode_scale,
     smallest_scale=E4M3.smallest,
-    zero_scale=1.0,
+    zero_code=0x38,  # 1.0
     signed_zero_value=False,
     source="nvidia-modelopt 0.47.0, torch/quantization/qtensor/nvfp4_tensor.py",
 )
@@ -156,7 +155,7 @@ COMPRESSED_TENSORS = Variant(
     ideal_scale=lambda block_amax, g: g.encode_scale * (block_amax / _SIX),
     quotient=_divide_by_ratio,
     step=lambda s, g: s / g.encode_scale,
-    zero_scale=0.125,
+    zero_code=0x20,  # 0.125
     replaces_underflow=True,
     divides=True,
     bfloat16=True,
