@@ -40,7 +40,10 @@ REASONS = {
     ("1e-44, a few subnormals", "modelopt"): "G underflows to 0 there; ours is the smallest float32",
     ("1e-44, a few subnormals", "torchao"): "G underflows to 0 there; ours is the smallest float32",
     ("1e-40, subnormal", "torchao"): "1/G overflows there and 0 times infinity becomes a code; ours stays zero",
-    ("near the largest float32", "compressed_tensors"): "the largest rounds to an infinite bfloat16 there; ours is finite",
+    (
+        "near the largest float32",
+        "compressed_tensors",
+    ): "the largest becomes an infinite bfloat16 there; ours is finite",
     ("Gaussian, bfloat16 tensor", "compressed_tensors"): "scales are computed in bfloat16 there, in float32 here",
     ("float16 values, float16 tensor", "compressed_tensors"): "scales are computed in float16 there, in float32 here",
     ("float16 values, float16 tensor", "torchao"): "refuses float16",

@@ -4,13 +4,13 @@ r"""NVFP4 to the bit: 4-bit floats in blocks of 16 that share an 8-bit float sca
           s = \mathrm{E4M3}\!\left(\frac{\text{block amax}}{6\,G}\right), \qquad
           v = \mathrm{E2M1}\!\left(\frac{x}{s\,G}\right)
 
-E2M1 holds ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}; rounding is to the nearest, ties to the even code, and what is beyond 6 becomes
-6. Blocks run along the last axis. The element is divided by the scale *as stored*, after its rounding to E4M3.
+E2M1 holds ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}; rounding is to the nearest, ties to the even code, and what is beyond 6
+becomes 6. Blocks run along the last axis. The element is divided by the scale *as stored*, rounded to E4M3.
 :py:mod:`codesign_lib.lowbit.variants` holds the implementations whose order of operations can be followed to the bit.
 
-Policies, in every variant: NaN and infinity are refused; an all-zero tensor and an all-zero block stay zeros (G is 1 for
-the former); the exact −0 becomes 0 except in torchao, which keeps its sign, while a negative number that rounds to zero
-becomes −0 (code 8; decoded as +0 in modelopt); decoded values are finite. float64 input is rounded to float32 first.
+Policies, in every variant: NaN and infinity are refused; an all-zero tensor and an all-zero block stay zeros (G is 1
+for the former); the exact −0 becomes 0 except in torchao, which keeps its sign, while a negative number that rounds to
+zero becomes −0 (code 8; decoded as +0 in modelopt); decoded values are finite. float64 input is rounded to float32.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ class Quantised:
         return variant_named(self.variant).globals(self.amax, self.scale_max)
 
 
-def quantise(
-    x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax: float | None = None
-) -> Quantised:
+def quantise(x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax: float | None = None) -> Quantised:
     """Quantise an array to NVFP4 along its last axis, to the bit as the named implementation does.
 
     ``x``: float16, bfloat16, float32 or float64 of any shape and strides, never changed. ``amax`` is for tensors that

@@ -1,7 +1,7 @@
 r"""The same format, written five ways: how each implementation of NVFP4 orders its arithmetic.
 
-An NVFP4 element is :math:`x \approx v\, s\, G`: v one of the sixteen E2M1 values, s the E4M3 scale of its block of 16, G
-the FP32 scale of the tensor. Nobody disagrees about that; the packages differ in which products are rounded
+An NVFP4 element is :math:`x \approx v\, s\, G`: v one of the sixteen E2M1 values, s the E4M3 scale of its block of
+16, G the FP32 scale of the tensor. Nobody disagrees about that; the packages differ in which products are rounded
 to float32 on the way, in what a scale of 0 becomes and in the sign of zero. All arithmetic here is float32, one
 rounding an operation, in the order of the implementation named.
 """
@@ -60,7 +60,7 @@ class Variant:
     def globals(self, amax: float, scale_max: float = E4M3.largest) -> Globals:
         r"""G and E of a tensor: :math:`G = \text{amax}/(6 \cdot \text{scale\_max})`, both 1 for an all-zero tensor.
 
-        Neither leaves the range of float32: where a package's would become 0 or infinite, it is the nearest that is not.
+        Neither leaves float32: where a package's would become 0 or infinite, it is the nearest that is not.
         """
         # float32 operands are divided in float64 and rounded once more: for a quotient that equals float32 division
         span = np.float32(6 * scale_max)
@@ -73,7 +73,8 @@ class Variant:
                 if encode_ == _MAX:  # compressed-tensors: an infinite scale is replaced by 1
                     encode_ = _ONE
                 decode = _ONE / encode_
-        return Globals(amax=np.float32(amax), decode_scale=decode, encode_scale=encode_, span=span)
+            amax = np.float32(amax)
+        return Globals(amax=amax, decode_scale=decode, encode_scale=encode_, span=span)
 
     def scale_codes(self, block_amax: Array, g: Globals, *, factor: float = 1.0) -> NDArray[np.uint8]:
         """E4M3 codes of the blocks' scales; ``factor`` widens the ideal scale (1.5 maps the largest to 4)."""
@@ -193,7 +194,7 @@ def variant(name: str) -> Variant:
 
     >>> variant("te")
     Traceback (most recent call last):
-    ValueError: unknown variant 'te'; known: modelopt, torchao, compressed_tensors, transformer_engine, vllm, fouroversix
+    ValueError: unknown variant 'te'; known: modelopt, torchao, compressed_tensors, transformer_engine, vllm, ...
     """
     if isinstance(name, str) and name in VARIANTS:
         return VARIANTS[name]
