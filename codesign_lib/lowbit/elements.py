@@ -121,8 +121,9 @@ def encode(x: ArrayLike, fmt: Element) -> NDArray[np.uint8]:
     code -= (_F32_BIAS - fmt.bias) << fmt.n_mantissa_bits
     subnormal = magnitude < np.float32(2.0 ** (1 - fmt.bias))
     if subnormal.any():
+        steps = np.where(subnormal, magnitude, 0) * np.float32(1 / fmt.smallest)
         # Multiples of the smallest value; rint rounds ties to even. 2^m of them is the smallest normal's code.
-        code = np.where(subnormal, np.rint(magnitude * np.float32(1 / fmt.smallest)).astype(np.int32), code)
+        code = np.where(subnormal, np.rint(steps).astype(np.int32), code)
     code = code.astype(np.uint8)
     code |= np.signbit(x).view(np.uint8) << (fmt.n_bits - 1)
     return code

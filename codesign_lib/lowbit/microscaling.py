@@ -31,7 +31,7 @@ from codesign_lib.specs.formats import FP8, MXFP4, MXFP8
 BLOCK = MXFP4.block_elements
 RULES = ("floor", "rceil", "even", "ceil")
 _BIAS = 127
-_MANTISSA, _EXPONENT = np.int32(0x7FFFFF), np.int32(0xFF)
+_MANTISSA = np.int32(0x7FFFFF)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,9 @@ def block_exponents(block_amax: NDArray[np.float32], fmt: Element, rule: str) ->
     block_amax = np.asarray(block_amax, dtype=np.float32)
     if rule == "rceil":
         ideal = (block_amax / np.float32(fmt.largest)).view(np.int32)
-        exponent = (ideal >> 23) + ((ideal & _MANTISSA) > 0)
+        exponent = ideal >> 23
+        # a subnormal lies below 2^-126, and below the smallest scale, 2^-127, in the lower half
+        exponent = exponent + ((ideal & _MANTISSA) > np.where(exponent == 0, 1 << 22, 0))
     else:
         bits = block_amax.view(np.int32)
         if rule == "even":  # half of the last mantissa bit that the element keeps; a carry moves the exponent

@@ -175,7 +175,8 @@ def codes(q: Quantised) -> NDArray[np.uint8]:
     [15, 15]
     """
     both = np.stack([q.packed & 15, q.packed >> 4], axis=-1)
-    return np.ascontiguousarray(both.reshape(*q.packed.shape[:-1], -1)[..., : q.shape[-1]])
+    both = both.reshape(*q.packed.shape[:-1], 2 * q.packed.shape[-1])
+    return np.ascontiguousarray(both[..., : q.shape[-1]])
 
 
 def pack(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -205,7 +206,8 @@ def encode(y: NDArray[np.float32], *, negative_zero: bool = False) -> NDArray[np
 
 def checked_amax(amax: float, *, zero: bool = False) -> np.float32:
     """The range given by a caller as float32. Raises ValueError unless finite and above 0 (or 0 where ``zero``)."""
-    value = np.float32(amax) if np.ndim(amax) == 0 and abs(float(amax)) <= _F32_MAX else np.float32(np.nan)
+    single = np.ndim(amax) == 0 and abs(float(amax)) <= float(_F32_MAX)
+    value = np.float32(amax) if single else np.float32(np.nan)
     if not (value > 0 or (zero and value == 0)):
         raise ValueError(f"quantise: amax is {amax!r}; allowed: a finite float32 above 0")
     return value

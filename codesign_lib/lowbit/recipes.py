@@ -1,7 +1,7 @@
 r"""The same 4.5 bits, spent better: other choices of the block scale, rotations, stochastic rounding.
 
 Every recipe returns a :py:class:`codesign_lib.lowbit.nvfp4.Quantised`, which any consumer of NVFP4 reads as it is; only
-how scales and codes are chosen differs. x, ``pad`` and refusals are those of ``nvfp4.quantise``.
+how scales and codes are chosen differs. x, ``pad``, ``amax`` and refusals are those of ``nvfp4.quantise``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def four_over_six(
     scale_max: float = 256,
     variant: str = "transformer_engine",
     pad: bool = False,
+    amax: float | None = None,
 ) -> Quantised:
     r"""Map a block's largest to 4 instead of 6 where that leaves the smaller error: no value lies between 4 and 6.
 
@@ -53,10 +54,10 @@ def four_over_six(
         six, four = (base.scale_codes(block_amax, g, factor=factor) for factor in (1.0, 1.5))
         return np.where(_error(piece, four, g, policy, metric) < _error(piece, six, g, policy, metric), four, six)
 
-    return _chosen("four_over_six", x, choose, policy, scale_max, pad)
+    return _chosen("four_over_six", x, choose, policy, scale_max, pad, amax)
 
 
-def best_scale(x: ArrayLike, *, scale_max: float = 448, pad: bool = False) -> Quantised:
+def best_scale(x: ArrayLike, *, scale_max: float = 448, pad: bool = False, amax: float | None = None) -> Quantised:
     r"""For each block the E4M3 scale of the smallest squared error among all 126.
 
     Only scales s with :math:`A/32 \le s\,G \le A/3.5` are tried, A the block's largest. Above, where A/(sG) rounds to
@@ -85,10 +86,10 @@ def best_scale(x: ArrayLike, *, scale_max: float = 448, pad: bool = False) -> Qu
             best[better], least[better] = tried[better], error[better]
         return np.where(block_amax == 0, policy.zero_code, best).astype(np.uint8)
 
-    return _chosen("best_scale", x, choose, policy, scale_max, pad)
+    return _chosen("best_scale", x, choose, policy, scale_max, pad, amax)
 
 
-def square(x: ArrayLike, *, variant: str = "transformer_engine") -> Quantised:
+def square(x: ArrayLike, *, variant: str = "transformer_engine", amax: float | None = None) -> Quantised:
     """One scale for each 16×16 tile of a matrix, so that the matrix and its transpose quantise to the same values.
 
     For weights in training, which are read both ways. The scale is stored in each of the tile's 16 rows. A shape that
@@ -102,7 +103,8 @@ def square(x: ArrayLike, *, variant: str = "transformer_engine") -> Quantised:
     if x.ndim != 2 or x.shape[0] % BLOCK or x.shape[1] % BLOCK:
         raise ValueError(f"square: x has shape {x.shape}; allowed: two axes, both multiples of {BLOCK}")
     policy = variant_named(variant)
-    g = policy.globals(blocks.amax("square", x))
+    largest = blocks.amax("square", x)
+    g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax))
     block_amax = np.zeros(x.shape[0] * x.shape[1] // BLOCK, dtype=np.float32)
     for first, piece in blocks.pieces(x, BLOCK):
         block_amax[first : first + len(piece)] = blocks.block_amax(np.abs(piece))
@@ -112,7 +114,9 @@ def square(x: ArrayLike, *, variant: str = "transformer_engine") -> Quantised:
     return nvfp4.quantise_with(x, np.repeat(codes, BLOCK, axis=0), amax=float(g.amax), variant=variant)
 
 
-def stochastic(x: ArrayLike, *, seed: int, headroom: float = 16 / 17, pad: bool = False) -> Quantised:
+def stochastic(
+    x: ArrayLike, *, seed: int, headroom: float = 16 / 17, pad: bool = False, amax: float | None = None
+) -> Quantised:
     r"""Round up or down at random, so that the error is zero on average: :math:`P(\text{up}) = (y - v)/(v' - v)`.
 
     E4M3 may round a block's scale down by 1/17 of it, which would clip the largest element and bias it. ``headroom``
@@ -137,7 +141,7 @@ def stochastic(x: ArrayLike, *, seed: int, headroom: float = 16 / 17, pad: bool 
         fraction = (y - levels[below]) / (levels[below + 1] - levels[below])
         return sign | (below + (rng.random(y.shape, dtype=np.float32) < fraction))
 
-    return _chosen("stochastic", x, choose, policy, scale_max, pad, draw)
+    return _chosen("stochastic", x, choose, policy, scale_max, pad, amax, draw)
 
 
 def rotate(x: ArrayLike, *, size: int = 16, seed: int | None = None) -> _Array:
@@ -180,11 +184,12 @@ def _hadamard(subject: str, x: NDArray, size: int, seed: int | None) -> tuple[_A
     return signs.astype(np.float32), matrix / np.float32(np.sqrt(size))
 
 
-def _chosen(subject, x, choose, policy: Variant, scale_max: float, pad: bool, draw=None) -> Quantised:
+def _chosen(subject, x, choose, policy: Variant, scale_max: float, pad: bool, amax, draw=None) -> Quantised:
     """Quantise with the scales that ``choose(piece, globals)`` picks, codes by ``draw(quotients)`` or to nearest."""
     x = blocks.as_real(subject, x)
     columns = blocks.n_blocks(subject, x, BLOCK, pad=pad)
-    g = policy.globals(blocks.amax(subject, x), scale_max)
+    largest = blocks.amax(subject, x)
+    g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax), scale_max)
     scales = np.empty((*x.shape[:-1], columns), dtype=np.uint8)
     packed = np.empty((*x.shape[:-1], columns * BLOCK // 2), dtype=np.uint8)
     flat_scales, flat_packed = scales.reshape(-1), packed.reshape(-1, BLOCK // 2)
