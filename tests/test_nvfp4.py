@@ -345,6 +345,7 @@ class TestProperties:
     @settings(max_examples=60, deadline=None)
     @given(x=arrays(np.float32, (2, 32), elements=ordinary), variant=st.sampled_from(ALL))
     def test_brute_force_nearest(self, x, variant):
+        x = np.where(np.abs(x) < 1e-20, 0, x).astype(np.float32)  # so that G is no subnormal, which has few digits
         q = nvfp4.quantise(x, variant=variant)
         step = elements.decode(q.scales, E4M3).astype(np.float64).repeat(16, axis=-1) * q.global_scale
         of_code = np.array([*LEVELS, *-LEVELS])[nvfp4.codes(q)]
