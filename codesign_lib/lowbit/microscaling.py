@@ -149,7 +149,7 @@ def _microscaled(subject: str, x: ArrayLike, fmt: Element, rule: str, pad: bool)
     flat_codes, flat_scales = codes.reshape(-1, BLOCK), scales.reshape(-1)
     for first, piece in blocks.pieces(x, BLOCK):
         part = slice(first, first + len(piece))
-        flat_scales[part] = block_exponents(blocks.block_amax(np.abs(piece)), fmt, rule)
+        flat_scales[part] = block_exponents(blocks.block_amax(piece), fmt, rule)
         # exact: only the exponent changes
         y = np.ldexp(piece, _BIAS - flat_scales[part, None].astype(np.int32))
         flat_codes[part] = encode(y, fmt)

@@ -50,7 +50,7 @@ def four_over_six(
     policy, base = variant_named(variant), variant_named("fouroversix")
 
     def choose(piece: _Array, g: Globals) -> NDArray[np.uint8]:
-        block_amax = blocks.block_amax(np.abs(piece))
+        block_amax = blocks.block_amax(piece)
         six, four = (base.scale_codes(block_amax, g, factor=factor) for factor in (1.0, 1.5))
         return np.where(_error(piece, four, g, policy, metric) < _error(piece, six, g, policy, metric), four, six)
 
@@ -74,7 +74,7 @@ def best_scale(x: ArrayLike, *, scale_max: float = 448, pad: bool = False, amax:
     table = values(E4M3)[:127]
 
     def choose(piece: _Array, g: Globals) -> NDArray[np.uint8]:
-        block_amax = blocks.block_amax(np.abs(piece))
+        block_amax = blocks.block_amax(piece)
         ideal = block_amax / g.decode_scale
         low = np.clip(np.searchsorted(table, ideal / 32) - 1, 1, 126)
         high = np.clip(np.searchsorted(table, ideal / np.float32(3.5), side="right"), 16, 126)
@@ -107,7 +107,7 @@ def square(x: ArrayLike, *, variant: str = "transformer_engine", amax: float | N
     g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax))
     block_amax = np.zeros(x.shape[0] * x.shape[1] // BLOCK, dtype=np.float32)
     for first, piece in blocks.pieces(x, BLOCK):
-        block_amax[first : first + len(piece)] = blocks.block_amax(np.abs(piece))
+        block_amax[first : first + len(piece)] = blocks.block_amax(piece)
     tile_amax = block_amax.reshape(x.shape[0] // BLOCK, BLOCK, -1).max(axis=1)
     with np.errstate(over="ignore", under="ignore"):
         codes = policy.scale_codes(tile_amax, g)
@@ -133,7 +133,7 @@ def stochastic(
     scale_max = E4M3.largest * headroom
 
     def choose(piece: _Array, g: Globals) -> NDArray[np.uint8]:
-        return policy.scale_codes(blocks.block_amax(np.abs(piece)), g, factor=1 / headroom)
+        return policy.scale_codes(blocks.block_amax(piece), g, factor=1 / headroom)
 
     def draw(y: _Array) -> NDArray[np.uint8]:
         sign, y = (y < 0).astype(np.uint8) << 3, np.minimum(np.abs(y), 6)
