@@ -68,7 +68,10 @@ def from_compressed_tensors(tensors: Mapping[str, ArrayLike]) -> Quantised:
     packed, scales, scale = _named("from_compressed_tensors", tensors, COMPRESSED_TENSORS_NAMES)
     encode_scale = _single("from_compressed_tensors", "weight_global_scale", scale)
     decode = decode_from_encode(encode_scale)
-    return _quantised(packed, scales, float(decode), "compressed_tensors", 2688.0 / float(encode_scale))
+    amax = 2688.0 / float(encode_scale)
+    if amax == np.float32(amax):  # a float32 stands for a tensor's own amax, from which E would be computed anew
+        amax = float(np.nextafter(amax, np.inf))
+    return _quantised(packed, scales, float(decode), "compressed_tensors", amax)
 
 
 def shared_amax(*tensors: ArrayLike) -> float:

@@ -223,9 +223,7 @@ def _error(piece: _Array, scales: NDArray[np.uint8], g: Globals, policy: Variant
 
 
 def _squares(piece: _Array, scales: NDArray[np.uint8], g: Globals, policy: Variant) -> NDArray[np.float64]:
-    """Squared error of each block in units of its step: float64 sums, safe where squares of x leave float32."""
-    s = values(E4M3)[scales, None]
-    y = policy.quotient(piece, s, g)
-    v = values(E2M1)[nvfp4.encode(y.copy())]
-    difference = (v - y).astype(np.float64) * s
+    """Squared error of each block, in float64: squares of float32 may leave its range."""
+    v = values(E2M1)[nvfp4.encode(policy.quotient(piece, values(E4M3)[scales, None], g))]
+    difference = v * policy.steps(scales, g)[:, None].astype(np.float64) - piece
     return np.einsum("ij,ij->i", difference, difference)

@@ -39,8 +39,9 @@ class Variant:
     ``ideal_scale(block_amax, globals)`` is the block scale before E4M3; it is then clipped to ``[smallest_scale, 448]``
     and rounded. ``zero_code`` is the scale stored where the ideal one is 0, or (``replaces_underflow``) where the
     rounded one is. ``quotient(x, s, globals, out)`` is what gets rounded to E2M1, ``step(s, globals)`` what v is
-    multiplied by. ``negative_zero`` keeps the sign of −0; ``signed_zero_value`` decodes the code 8 as −0, else as +0;
-    ``bfloat16`` rounds decoded values to bfloat16.
+    multiplied by. ``divides``: E is what the implementation computes, and G is 1/E;
+    ``torch_quotient``: E is 2688·(1/amax), and 1 where that is infinite. ``negative_zero`` keeps the sign of −0;
+    ``signed_zero_value`` decodes the code 8 as −0, else as +0; ``bfloat16`` rounds decoded values to bfloat16.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Variant:
     zero_code: int = 0
     replaces_underflow: bool = False
     divides: bool = False
+    torch_quotient: bool = False
     negative_zero: bool = False
     signed_zero_value: bool = True
     bfloat16: bool = False
@@ -62,27 +64,30 @@ class Variant:
 
         Neither leaves float32: where a package's would become 0 or infinite, it is the nearest that is not.
         """
-        # float32 operands are divided in float64 and rounded once more: for a quotient that equals float32 division
+        # A quotient of float32 numbers, divided in float64 and rounded once more, equals float32 division.
         span = np.float32(6 * scale_max)
         if amax == 0:
             return Globals(amax=np.float32(0), decode_scale=_ONE, encode_scale=_ONE, span=span)
+        amax, single = float(amax), float(np.clip(amax, 0, _MAX).astype(np.float32))
         with np.errstate(over="ignore", under="ignore"):
-            decode = np.maximum(np.float32(float(amax) / float(span)), _F32.smallest_subnormal)
-            encode_ = np.float32(min(float(span) / float(amax), float(_MAX)))
+            decode = np.maximum(np.float32(amax / float(span)), _F32.smallest_subnormal)
+            encode_ = np.float32(float(span) / amax)
+            # torch computes a number over a tensor as the number times the reciprocal. An amax that is no float32
+            # was worked out from a stored E, which must come out again.
+            if self.torch_quotient and single == amax:
+                encode_ = np.float32(1 / single) * span
+            if np.isinf(encode_):
+                encode_ = _ONE if self.torch_quotient else _MAX
             if self.divides:
-                if encode_ == _MAX:  # compressed-tensors: an infinite scale is replaced by 1
-                    encode_ = _ONE
                 decode = _ONE / encode_
-            amax = np.float32(amax)
-        return Globals(amax=amax, decode_scale=decode, encode_scale=encode_, span=span)
+        return Globals(amax=np.float32(single), decode_scale=decode, encode_scale=encode_, span=span)
 
     def scale_codes(self, block_amax: Array, g: Globals, *, factor: float = 1.0) -> NDArray[np.uint8]:
         """E4M3 codes of the blocks' scales; ``factor`` widens the ideal scale (1.5 maps the largest to 4)."""
         ideal = self.ideal_scale(block_amax, g)
         if factor != 1:
             ideal = ideal * np.float32(factor)
-        clipped = np.minimum(np.maximum(ideal, np.float32(self.smallest_scale)), np.float32(E4M3.largest))
-        codes = encode(clipped, E4M3)
+        codes = encode(np.maximum(ideal, np.float32(self.smallest_scale)), E4M3)  # which saturates at 448
         if self.zero_code:
             np.copyto(codes, self.zero_code, where=codes == 0 if self.replaces_underflow else ideal == 0)
         return codes
@@ -159,6 +164,7 @@ COMPRESSED_TENSORS = Variant(
     zero_code=0x20,  # 0.125
     replaces_underflow=True,
     divides=True,
+    torch_quotient=True,
     bfloat16=True,
     source="compressed-tensors 0.20.1, quantization/utils/helpers.py, compressors/nvfp4",
 )
@@ -176,6 +182,7 @@ VLLM = Variant(
     ideal_scale=lambda block_amax, g: g.encode_scale * (block_amax * _SIXTH),
     quotient=_times_guarded_reciprocal,
     step=lambda s, g: s / g.encode_scale,
+    divides=True,
     source="vLLM, quantization/utils/nvfp4_emulation_utils.py and tests/kernels/quantization/nvfp4_utils.py",
 )
 FOUROVERSIX = Variant(
