@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from test_nvfp4 import VECTORS, differing, ulps, vector
+from test_nvfp4 import computed, differing, ulps, vector
 
 from codesign_lib.lowbit import elements, error_law, microscaling, nvfp4, recipes
 from codesign_lib.lowbit.elements import E4M3
@@ -36,8 +36,7 @@ def error(x, q):
 
 
 class TestVectors:
-    @pytest.mark.parametrize("case", VECTORS["cases"])
-    @pytest.mark.parametrize("key", VECTOR_KEYS)
+    @pytest.mark.parametrize(("case", "key"), computed(tuple(VECTOR_KEYS)))
     def test_four_over_six(self, case, key):
         x, amax, global_scale, parts = vector(case, key)
         q = recipes.four_over_six(x, amax=amax, **VECTOR_KEYS[key])
