@@ -106,6 +106,12 @@ class TestBestScale:
             other = ((nvfp4.dequantise(forced).astype(np.float64) - x) ** 2).sum(-1)
             assert (ours <= other * (1 + 1e-5) + 1e-30).all()
 
+    def test_subnormal_scales_that_have_no_half(self):
+        """7.5 and 2.5 times 2^-9 at G = 1: only the scale 5·2^-9 holds both, and its half is no scale."""
+        x = np.concatenate([np.tile([[7.5, 2.5]], (1, 8)) * 2.0**-9, np.full((1, 16), 2688.0)])
+        q = recipes.best_scale(x)
+        assert q.scales[0, 0] == 5 and (nvfp4.dequantise(q) == x).all()
+
 
 class TestSquare:
     def test_transpose_has_the_same_values(self):
