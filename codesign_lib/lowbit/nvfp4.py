@@ -222,7 +222,7 @@ def _filled(
     x: NDArray, columns: int, policy: Variant, g: Globals, given: NDArray | None, scale_max: float = E4M3.largest
 ) -> Quantised:
     shape = (*x.shape[:-1], columns)
-    scales = np.empty(shape, dtype=np.uint8) if given is None else given
+    scales = np.empty(shape, dtype=np.uint8) if given is None else given.copy()
     if given is not None and (given.shape != shape or given.dtype != np.uint8):
         raise ValueError(
             f"quantise_with: scales is {given.dtype} of shape {given.shape}; allowed: uint8 of shape {shape}"
