@@ -17,7 +17,12 @@ WINGS = {
         {"hardware", "models"},
     ],
     "cost": [{"roofline", "tiling"}, {"ops", "calibration", "experts"}, {"kernels", "collectives"}],
-    "lowbit": [{"nvfp4", "microscaling"}, {"recipes"}],
+    "lowbit": [
+        {"elements", "blocks"},
+        {"variants", "error_law"},
+        {"nvfp4", "microscaling"},
+        {"recipes", "checkpoint", "gptq"},
+    ],
     "serving": [{"pipeline", "sharded_attention"}, {"layout"}, {"decode", "prefill", "afd"}, {"frontier"}],
     "report": [{"plotting", "claims"}, {"tables"}, {"review", "handover"}],
 }
