@@ -43,7 +43,7 @@ class Element:
 
     @property
     def largest_exponent(self) -> int:
-        """Exponent of the largest magnitude: 2 for E2M1 (6 = 1.5·2²), 8 for E4M3, 15 for E5M2."""
+        """Exponent of the largest magnitude, 2 for E2M1 (6 = 1.5·2²), 8 for E4M3, 15 for E5M2."""
         return int(np.frexp(self.largest)[1]) - 1
 
 
