@@ -57,7 +57,9 @@ class Scaled:
 
 
 def mxfp4(x: ArrayLike, *, rule: str = "floor", pad: bool = False) -> Scaled:
-    """E2M1 elements in blocks of 32 along the last axis; x, pad and refusals as in :py:func:`codesign_lib.lowbit.nvfp4.quantise`.
+    """E2M1 elements in blocks of 32 along the last axis.
+
+    x, pad and refusals are as in :py:func:`codesign_lib.lowbit.nvfp4.quantise`.
 
     >>> q = mxfp4(np.full(32, 7.0))
     >>> q.scales.tolist(), dequantise(q)[0].item()                # 7 = 1.75·2², clipped to 6·2⁰
