@@ -13,11 +13,12 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from codesign_lib.specs.hf_config.defaults import CLASSES, architecture_of, class_of
 from codesign_lib.specs.hf_config.families import BY_ARCHITECTURE, BY_MODEL_TYPE, FAMILIES, Family
 from codesign_lib.specs.hf_config.ffns import ffns
 from codesign_lib.specs.hf_config.fields import Config, Ffn, Layer, Mixer
-from codesign_lib.specs.hf_config.kinds import block_list, layer_kinds, n_layers_of
-from codesign_lib.specs.hf_config.mixers import mixers
+from codesign_lib.specs.hf_config.kinds import block_list, layer_kinds, n_layers_of, window_is_on
+from codesign_lib.specs.hf_config.mixers import mixers, unwindowed
 from codesign_lib.specs.hf_config.reader import MAX_LAYERS, Keys, load
 from codesign_lib.specs.hf_config.vision import n_vision_params
 
@@ -77,9 +78,14 @@ def _read(raw: dict[str, Any], where: str) -> Config:
     for name in family.refused:
         if keys.raw.get(name):
             raise keys.refuse(f"{name} is set; what it adds to a {architecture} is not public, so nothing is counted")
+    kind = class_of(family, architecture, text.get("model_type"), raw.get("model_type"))
+    if kind:
+        keys.fill_absent(CLASSES[kind]["defaults"], f"{architecture}'s default", bare=bool(path))
+    for name, value in family.only.items():
+        if keys.flag(name, default=value) != value:
+            raise keys.refuse(f"{name} is {str(not value).lower()}; allowed in {architecture}: {str(value).lower()} "
+                              "(the other is not modelled)")  # fmt: skip
     keys.fill(family.defaults, f"{architecture}'s default")
-    if path:
-        keys.fill(family.wrapped_defaults, f"left out of wrappers: {architecture}'s default")
 
     if family.name == "hyperclovax" and not keys.flag("use_post_norm", default=True):
         family = replace(family, n_norms=2)
@@ -87,6 +93,8 @@ def _read(raw: dict[str, Any], where: str) -> Config:
     n_layers = n_layers_of(keys, family, MAX_LAYERS)
     kinds = layer_kinds(keys, family, n_layers)
     mixed, blocks = mixers(keys, family, kinds, d_model), ffns(keys, family, kinds, d_model)
+    if not window_is_on(keys, family, kinds) and "sliding" in kinds:
+        mixed = unwindowed(mixed)
     beside, n_vocab_per_layer = _beside(keys, family, n_vocab)
     layers = tuple(_layer(family, d_model, mixer, ffn, beside) for mixer, ffn in zip(mixed, blocks, strict=True))
     n_mtp, mtp = _mtp(keys, family, layers, d_model)
@@ -107,7 +115,7 @@ def _read(raw: dict[str, Any], where: str) -> Config:
         name=called if isinstance(called, str) else "", architecture=architecture,
         family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
         layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_final_norm_params=family.norm_weights * d_model,
-        head_bias=family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False)),
+        head_bias=_head_bias(keys, family),
         d_per_layer_input=beside.get("d_per_layer_input", 0),
         n_vocab_per_layer_input=n_vocab_per_layer,
         n_context_max=n_context, quantisation=method,
@@ -168,7 +176,7 @@ def _family(raw: dict[str, Any], text: dict[str, Any], where: str) -> tuple[Fami
         if by_name:
             return by_name, name
         if by_type and (name is None or text is not raw):
-            return by_type, by_type.architectures[0]
+            return by_type, architecture_of(by_type, model_type)
         unknown = unknown or name or model_type
     if unknown is None:
         raise ValueError(f"{where}: architectures and model_type are missing; allowed: a config that names one")
@@ -229,15 +237,33 @@ def _mtp(keys: Keys, family: Family, layers: tuple[Layer, ...], d_model: int) ->
 
 
 def _tied(keys: Keys, wrapper: Keys | None, family: Family, architecture: str) -> bool:
-    name = "tie_embedding" if "tie_embedding" in keys.raw else "tie_word_embeddings"
-    parts = [part for part in (keys, wrapper) if part is not None and part.has(name)]
-    if not parts:
-        keys.note(f"{name} is absent: {str(family.tied).lower()} ({architecture}'s default)")
-        return family.tied
-    values = [part.flag(name, default=family.tied) for part in parts]
+    name = "tie_word_embeddings"
+    values = []
+    for part in (keys, wrapper):
+        if part is None:
+            continue
+        part.used.update((name, "tie_embedding"))
+        if name in part.given or "tie_embedding" in part.given:
+            values.append(
+                Keys({k: part.raw[k] for k in part.given}, part.where).flag(name, "tie_embedding", default=False)
+            )
+    if not values:
+        tied = bool(keys.raw.get(name, family.tied))
+        keys.note(f"{name} is absent: {str(tied).lower()} ({architecture}'s default)")
+        return tied
     if len(set(values)) > 1:
-        raise keys.refuse(f"{name} is {values[0]} here but {values[1]} at the top level; allowed: the same in both")
-    return values[0]
+        # transformers ties by the outer flag, and writes the class default of the text part inside.
+        if values[0] != keys.default_of(name):
+            raise keys.refuse(f"{name} is {values[0]} here but {values[1]} at the top level; allowed: the same in both")
+        keys.note(f"{name} is {str(values[0]).lower()} in the text part and {str(values[1]).lower()} at the top level, "
+                  "which decides")  # fmt: skip
+    return values[-1]
+
+
+def _head_bias(keys: Keys, family: Family) -> bool:
+    if family.name == "phimoe":
+        return keys.flag("lm_head_bias", default=False)
+    return family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False))
 
 
 def _quantisation(keys: Keys, wrapper: Keys | None) -> str:

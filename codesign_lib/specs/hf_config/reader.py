@@ -134,6 +134,9 @@ class Keys:
         self.given = {name for name, value in raw.items() if value is not None}
         self.used: set[str] = set()
         self.notes: list[str] = []
+        self.filled: dict[str, str] = {}
+        self.class_defaults: Mapping[str, Any] = {}
+        self.may_be_bare = False
 
     def fill(self, defaults: Mapping[str, Any], why: str) -> None:
         """Take these values for the fields that are absent, and note each one."""
@@ -142,6 +145,22 @@ class Keys:
                 self.raw = {**self.raw, name: value}
                 self.note(f"{name} is absent: {value} ({why})")
 
+    def fill_absent(self, defaults: Mapping[str, Any], why: str, *, bare: bool) -> None:
+        """Let the class's defaults stand in for what is absent; ``null`` stays null, a field's other name goes first.
+
+        A field that every config spells out (it is read without a default) stays missing, unless ``bare``: the text
+        parts of multimodal configs leave out whatever is their class's default. What is used is noted.
+        """
+        absent = {name: value for name, value in defaults.items() if name not in self.raw}
+        self.raw = {**absent, **self.raw}
+        self.filled = dict.fromkeys(absent, why)
+        self.class_defaults = defaults
+        self.may_be_bare = bare
+
+    def default_of(self, name: str) -> Any:
+        """What the model's class declares for this field, ``None`` where it declares nothing."""
+        return self.class_defaults.get(name)
+
     def has(self, *names: str) -> bool:
         """Whether any of these is present (and not null)."""
         self.used.update(names)
@@ -149,6 +168,10 @@ class Keys:
 
     def _get(self, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
         present = [name for name in names if self.raw.get(name) is not None]
+        own = [name for name in present if name not in self.filled]
+        if not own and default is _MISSING and not self.may_be_bare:
+            present = []
+        present = own or present[:1]
         self.used.update(names)
         if not present:
             if default is _MISSING:
@@ -160,7 +183,10 @@ class Keys:
                     f"{self.where}: {present[0]} is {_short(self.raw[present[0]])} but {other} is "
                     f"{_short(self.raw[other])}; allowed: the same value in both"
                 )
-        return present[0], self.raw[present[0]]
+        value = self.raw[present[0]]
+        if present[0] in self.filled and (type(value), value) != (type(default), default):
+            self.note(f"{present[0]} is absent: {value} ({self.filled[present[0]]})")
+        return present[0], value
 
     def size(self, *names: str, default: Any = _MISSING, least: int = 1, most: int = MAX_SIZE) -> Any:
         """A whole number between ``least`` and ``most``; the default passes unchecked."""
