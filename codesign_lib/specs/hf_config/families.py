@@ -69,6 +69,10 @@ _PLAIN = ("intermediate_size",)
 _NO_BIAS = dict(qkv_bias=False, out_bias=False, mlp_bias=False)
 _MLA_MOE = dict(mixer="latent", moe="first_k", shared="count", mtp="decoder")
 _MLA_IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim", "rope_interleave", "indexer_rope_interleave")
+# Written by LFM2's first configs, read by no public implementation.
+_LFM2 = ("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
+         "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta",
+         "use_pos_enc")  # fmt: skip
 _GEMMA = dict(tied=True, mlp_bias=False)
 
 # fmt: off
@@ -115,7 +119,7 @@ FAMILIES = (
     _f("cohere2", "cohere2", "Cohere2ForCausalLM", tied=True, n_norms=1, kinds="period", period=4, mlp_bias=False),
     _f("exaone4", "exaone4", "Exaone4ForCausalLM", kinds="period", period=4, qk_norm="head", **_NO_BIAS),
     _f("starcoder2", "starcoder2", "Starcoder2ForCausalLM", tied=True, kinds="all", gated=False, norm_weights=2,
-       bias_key="use_bias", defaults=dict(use_bias=True)),
+       bias_key="use_bias", defaults=dict(use_bias=True), ignored=("mlp_type",)),
     _f("glm", "glm", "GlmForCausalLM", out_bias=False, mlp_bias=False, defaults=dict(attention_bias=True)),
     _f("glm4", "glm4", "Glm4ForCausalLM", n_norms=4, out_bias=False, mlp_bias=False,
        defaults=dict(attention_bias=True)),
@@ -227,7 +231,7 @@ FAMILIES = (
        ignored=(*_MLA_IGNORED, "kda_safe_gate", "kda_lower_bound", "mtp_loss_scaling_factor"),
        defaults=dict(first_k_dense_replace=2)),
     _f("mamba2", "mamba2", "Mamba2ForCausalLM", linear="plain_mamba2", kinds="recurrent", moe="none", n_norms=1,
-       ignored=("time_step_rank", "rms_norm", "expand")),
+       ignored=("time_step_rank", "rms_norm")),
     _f("falcon_mamba", "falcon_mamba", "FalconMambaForCausalLM", linear="plain_mamba1", kinds="recurrent", moe="none",
        n_norms=1, tied=True, ignored=("mixer_rms_eps", "time_step_scale", "time_step_init_scheme", "expand")),
     _f("nemotron_h", "nemotron_h", "NemotronHForCausalLM", linear="mamba2", kinds="blocks", moe="blocks", gated=False,
@@ -238,9 +242,10 @@ FAMILIES = (
        moe="optional", d_expert=_PLAIN, shared="granite", mlp_bias=False),
     _f("falcon_h1", "falcon_h1", "FalconH1ForCausalLM", linear="mamba2", kinds="parallel"),
     _f("jamba", "jamba", "JambaForCausalLM", linear="mamba1", kinds="jamba", moe="jamba", d_expert=_PLAIN, **_NO_BIAS),
-    _f("lfm2", "lfm2", "Lfm2ForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head", **_NO_BIAS),
+    _f("lfm2", "lfm2", "Lfm2ForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head", **_NO_BIAS,
+       ignored=_LFM2),
     _f("lfm2_moe", "lfm2_moe", "Lfm2MoeForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head",
-       moe="first_k", **_NO_BIAS),
+       moe="first_k", **_NO_BIAS, ignored=_LFM2),
     _f("minimax", "minimax minimax_text_01 minimax_m1",
        "MiniMaxForCausalLM MiniMaxText01ForCausalLM MiniMaxM1ForCausalLM", linear="lightning",
        kinds="attn_type_list", moe="all", d_expert=_PLAIN, **_NO_BIAS,

@@ -60,7 +60,10 @@ def blocks(keys: Keys, n: int) -> list[Keys]:
     for index, block in enumerate(value):
         if not isinstance(block, dict):
             raise keys.refuse(f"block_configs[{index}] is {block!r:.40}; allowed: an object")
-    return [Keys(block, f"{keys.where}: block_configs[{index}]") for index, block in enumerate(value)]
+    for index, block in enumerate(value):
+        name = f"block_configs[{index}]"
+        keys.children.setdefault(name, Keys(block, f"{keys.where}: {name}"))
+    return [keys.children[f"block_configs[{index}]"] for index in range(n)]
 
 
 def n_layers_of(keys: Keys, family: Family, most: int) -> int:
@@ -228,11 +231,15 @@ def block_list(keys: Keys, pattern: str, *lists: str) -> list[str]:
         for index, letter in enumerate(text):
             if letter not in _PATTERN:
                 raise keys.refuse(f"{pattern}[{index}] is {letter!r}; allowed: {', '.join(_PATTERN)}")
+        if not text:
+            raise keys.refuse(f"{pattern} is empty; allowed: one letter a layer")
         return [_PATTERN[letter] for letter in text]
     present = next((name for name in lists if keys.has(name)), None)
     if present is None:
         raise keys.refuse(f"{pattern} or {lists[0]} is missing; allowed: a config that gives one")
     value = keys.raw[present]
+    if value == []:
+        raise keys.refuse(f"{present} is empty; allowed: one entry a layer")
     entries = keys.listed(present, len(value) if isinstance(value, list) else 0, allowed=_NAMES)
     return [_NAMES[entry] for entry in entries]
 
