@@ -102,7 +102,9 @@ def test_cwm_begins_with_a_full_layer():
 # --- keys that change shapes ----------------------------------------------------------------------------------------
 def test_the_head_bias_of_phi_moe_is_counted():
     phi = CLASSES["phimoe"]["defaults"] | dict(model_type="phimoe")
-    with_bias = Model.from_config(phi | dict(lm_head_bias=True)).n_params
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_bias = Model.from_config(phi | dict(lm_head_bias=True)).n_params
     assert with_bias - Model.from_config(phi | dict(lm_head_bias=False)).n_params == phi["vocab_size"] == 32_064
 
 
@@ -117,6 +119,11 @@ def test_the_head_bias_of_phi_moe_is_counted():
         (_like("InternLM2ForCausalLM", "internlm2", bias=True), "bias is true; allowed in InternLM2ForCausalLM: false"),
         (_like("QWenLMHeadModel", "qwen", no_bias=False), "no_bias is false; allowed in QWenLMHeadModel: true"),
         (_like("DeepseekV2ForCausalLM", "deepseek_v2", use_mla=False), "use_mla is false; allowed .*: true"),
+        (
+            _like("InternLM3ForCausalLM", "internlm3", qkv_bias=True),
+            "qkv_bias is true; allowed in InternLM3ForCausalLM",
+        ),
+        (_like("Qwen2ForCausalLM", "qwen2", use_sliding_window="yes"), "use_sliding_window is 'yes'; allowed: true or"),
         (_like("MobileLLMForCausalLM", "mobilellm"), "'MobileLLMForCausalLM' is not supported"),
     ],
 )

@@ -36,7 +36,15 @@ COMPLETED = {
     "qwen3_omni_moe_text": dict(head_dim=128),
     "ministral": dict(head_dim=128),
 }
-NOT_SHAPES = {"max_position_embeddings", "model_type", "architectures", "hidden_act", "dtype"}
+NOT_SHAPES = {
+    "max_position_embeddings",
+    "is_encoder_decoder",
+    "add_cross_attention",
+    "model_type",
+    "architectures",
+    "hidden_act",
+    "dtype",
+}
 
 
 def read_words() -> set[str]:

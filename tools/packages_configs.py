@@ -51,7 +51,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "ernie4_5", "ernie4_5_moe", "kimi_linear", "bamba", "falcon_h1", "lfm2", "longcat_flash", "mistral4",
         "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "olmo_hybrid", "cwm", "gemma3n_text", "apertus", "stablelm",
         "helium", "flex_olmo", "solar_open", "hy_v3", "exaone_moe", "afmoe", "axk1", "minicpm3", "youtu", "laguna",
-        "hyperclovax", "bailing_hybrid", "mamba2", "falcon_mamba", "mimo_v2_flash",
+        "hyperclovax", "internlm3", "bailing_hybrid", "mamba2", "falcon_mamba", "mimo_v2_flash",
     )),
     ("llama, biases, tied", "llama", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
     ("qwen3, biases", "qwen3", dict(attention_bias=True)),

@@ -111,6 +111,7 @@ def _read(raw: dict[str, Any], where: str) -> Config:
     context = next((k for k in ("max_position_embeddings", "model_max_length", "seq_length") if keys.has(k)), None)
     n_context = keys.size(context) if context else None
 
+    head_bias = _head_bias(keys, family)
     unknown = unknown_keys(keys, wrappers, family, path)
     if unknown:
         warnings.warn(warning_of(where, unknown), UserWarning, stacklevel=frames_to_caller())
@@ -119,7 +120,7 @@ def _read(raw: dict[str, Any], where: str) -> Config:
         family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
         layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_mtp_uncounted=n_uncounted,
         n_final_norm_params=family.norm_weights * d_model,
-        head_bias=_head_bias(keys, family),
+        head_bias=head_bias,
         d_per_layer_input=beside.get("d_per_layer_input", 0),
         n_vocab_per_layer_input=n_vocab_per_layer,
         n_context_max=n_context, quantisation=method,

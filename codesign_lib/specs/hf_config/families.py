@@ -78,7 +78,8 @@ _GEMMA = dict(tied=True, mlp_bias=False)
 # fmt: off
 FAMILIES = (
     # dense
-    _f("llama", "llama internlm3", "LlamaForCausalLM InternLM3ForCausalLM"),
+    _f("llama", "llama", "LlamaForCausalLM"),
+    _f("internlm3", "internlm3", "InternLM3ForCausalLM", only=dict(qkv_bias=False, bias=False)),
     _f("smollm3", "smollm3", "SmolLM3ForCausalLM", kinds="nope", tied=True),
     _f("cwm", "cwm", "CwmForCausalLM", kinds="every_fourth"),
     _f("llama_like", "internlm2 exaone", "InternLM2ForCausalLM ExaoneForCausalLM", only=dict(bias=False), **_NO_BIAS,

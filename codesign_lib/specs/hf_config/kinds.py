@@ -88,18 +88,16 @@ def window_is_on(keys: Keys, family: Family, kinds: list[str]) -> bool:
     """Whether sliding layers slide: a window is declared, its flag is set where the family has one, and it is shorter
     than the longest context that the config gives.
     """
-    if family.kinds in _WINDOWED or keys.raw.get("use_sliding_window") is False:
-        keys.used.update(("use_sliding_window", "sliding_window", "sliding_window_size"))
-    if "sliding" not in kinds or family.kinds not in _WINDOWED:
+    if family.kinds not in _WINDOWED and keys.raw.get("use_sliding_window") is not False:
         return False
-    if family.kinds in _FLAGGED or keys.has("use_sliding_window"):
-        on = keys.flag("use_sliding_window", default=False)
-        if not (keys.has("sliding_window") and on):
-            return False
+    on = keys.flag("use_sliding_window", default=family.kinds not in _FLAGGED)
+    keys.used.update(("sliding_window", "sliding_window_size"))
+    if not on or family.kinds not in _WINDOWED:
+        return False  # a window that is off may be written as 0
     width = keys.size("sliding_window", "sliding_window_size", default=None)
-    n_context = keys.raw.get("max_position_embeddings")
-    if width is None:
+    if width is None or "sliding" not in kinds:
         return False
+    n_context = keys.raw.get("max_position_embeddings")
     if isinstance(n_context, int) and width >= n_context:
         keys.note(f"the window of {width} tokens is no shorter than the longest context ({n_context}): full attention")
         return False
