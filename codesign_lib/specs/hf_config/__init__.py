@@ -101,7 +101,7 @@ def _read(raw: dict[str, Any], where: str) -> Config:
     beside, n_vocab_per_layer = _beside(keys, family, n_vocab)
     layers = tuple(_layer(family, d_model, mixer, ffn, beside) for mixer, ffn in zip(mixed, blocks, strict=True))
     n_mtp, mtp, n_uncounted = _mtp(keys, family, layers, d_model)
-    tied = is_tied(keys, wrappers, family, architecture)
+    tied = is_tied(keys, wrappers, architecture)
     method = quantisation(keys, wrappers)
     called = raw.get("_name_or_path") or text.get("_name_or_path") or ""
     around = [part.raw for part in wrappers] or [raw]

@@ -39,7 +39,6 @@ class Family:
     moe: str = ""
     d_expert: tuple[str, ...] = ("moe_intermediate_size",)
     shared: str = ""
-    tied: bool = False
     n_norms: int = 2
     n_expert_norms: int = 0
     n_other: int = 0
@@ -73,14 +72,14 @@ _MLA_IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim", "rope_interlea
 _LFM2 = ("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
          "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta",
          "use_pos_enc")  # fmt: skip
-_GEMMA = dict(tied=True, mlp_bias=False)
+_GEMMA = dict(mlp_bias=False)
 
 # fmt: off
 FAMILIES = (
     # dense
     _f("llama", "llama", "LlamaForCausalLM"),
     _f("internlm3", "internlm3", "InternLM3ForCausalLM", only=dict(qkv_bias=False, bias=False)),
-    _f("smollm3", "smollm3", "SmolLM3ForCausalLM", kinds="nope", tied=True),
+    _f("smollm3", "smollm3", "SmolLM3ForCausalLM", kinds="nope"),
     _f("cwm", "cwm", "CwmForCausalLM", kinds="every_fourth"),
     _f("llama_like", "internlm2 exaone", "InternLM2ForCausalLM ExaoneForCausalLM", only=dict(bias=False), **_NO_BIAS,
        checked="published totals of InternLM2-7B and EXAONE-3.5-7.8B"),
@@ -116,10 +115,10 @@ FAMILIES = (
     _f("olmo2", "olmo2", "Olmo2ForCausalLM", qk_norm="all", mlp_bias=False),
     _f("olmo3", "olmo3", "Olmo3ForCausalLM", kinds="period", period=4, qk_norm="all", mlp_bias=False),
     _f("granite", "granite", "GraniteForCausalLM"),
-    _f("cohere", "cohere", "CohereForCausalLM", tied=True, n_norms=1, qk_norm="?heads", mlp_bias=False),
-    _f("cohere2", "cohere2", "Cohere2ForCausalLM", tied=True, n_norms=1, kinds="period", period=4, mlp_bias=False),
+    _f("cohere", "cohere", "CohereForCausalLM", n_norms=1, qk_norm="?heads", mlp_bias=False),
+    _f("cohere2", "cohere2", "Cohere2ForCausalLM", n_norms=1, kinds="period", period=4, mlp_bias=False),
     _f("exaone4", "exaone4", "Exaone4ForCausalLM", kinds="period", period=4, qk_norm="head", **_NO_BIAS),
-    _f("starcoder2", "starcoder2", "Starcoder2ForCausalLM", tied=True, kinds="all", gated=False, norm_weights=2,
+    _f("starcoder2", "starcoder2", "Starcoder2ForCausalLM", kinds="all", gated=False, norm_weights=2,
        bias_key="use_bias", defaults=dict(use_bias=True), ignored=("mlp_type",)),
     _f("glm", "glm", "GlmForCausalLM", out_bias=False, mlp_bias=False, defaults=dict(attention_bias=True)),
     _f("glm4", "glm4", "Glm4ForCausalLM", n_norms=4, out_bias=False, mlp_bias=False,
@@ -131,7 +130,7 @@ FAMILIES = (
     _f("helium", "helium", "HeliumForCausalLM", out_bias=False),
     _f("arcee", "arcee", "ArceeForCausalLM", gated=False),
     _f("nemotron", "nemotron", "NemotronForCausalLM", gated=False, norm_weights=2),
-    _f("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM", tied=True, bias_key="use_bias"),
+    _f("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM", bias_key="use_bias"),
     _f("hunyuan", "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", mixer="hunyuan", qk_norm="head", mlp_bias=False,
        ignored=("use_qk_norm",)),
     # irregular by search
@@ -154,7 +153,7 @@ FAMILIES = (
     _f("glm4_moe", "glm4_moe glm4v_moe_text", "Glm4MoeForCausalLM", moe="first_k", shared="count", out_bias=False,
        mlp_bias=False, qk_norm="?head", mtp="decoder", defaults=dict(first_k_dense_replace=1)),
     _f("dots1", "dots1", "Dots1ForCausalLM", moe="first_k", shared="count", qk_norm="head", mlp_bias=False),
-    _f("ernie4_5_moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", tied=True, moe="ernie", shared="count",
+    _f("ernie4_5_moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", moe="ernie", shared="count",
        bias_key="use_bias", ignored=("moe_gate", "moe_capacity", "moe_use_aux_free")),
     _f("hunyuan_moe", "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", mixer="hunyuan", qk_norm="head", moe="all",
        d_expert=_PLAIN, shared="hunyuan", mlp_bias=False,
@@ -207,9 +206,9 @@ FAMILIES = (
        defaults=dict(first_k_dense_replace=0)),
     _f("axk1", "axk1", "AXK1ForCausalLM", **_MLA_MOE, mlp_bias=False, n_expert_norms=1, ignored=_MLA_IGNORED,
        defaults=dict(first_k_dense_replace=1)),
-    _f("minicpm3", "minicpm3", "MiniCPM3ForCausalLM", mixer="latent", tied=True,
+    _f("minicpm3", "minicpm3", "MiniCPM3ForCausalLM", mixer="latent",
        ignored=(*_MLA_IGNORED, "scale_emb", "scale_depth", "dim_model_base")),
-    _f("youtu", "youtu youtu_llm", "YoutuForCausalLM", mixer="latent", tied=True, mlp_bias=False,
+    _f("youtu", "youtu youtu_llm", "YoutuForCausalLM", mixer="latent", mlp_bias=False,
        ignored=(*_MLA_IGNORED, "embedding_initializer_range")),
     _f("longcat", "longcat_flash", "LongcatFlashForCausalLM", mixer="longcat", moe="longcat", mlp_bias=False, n_norms=4,
        ignored=_MLA_IGNORED, checked="published total; transformers 5.24.0 gives idle experts matrices"),
@@ -234,7 +233,7 @@ FAMILIES = (
     _f("mamba2", "mamba2", "Mamba2ForCausalLM", linear="plain_mamba2", kinds="recurrent", moe="none", n_norms=1,
        ignored=("time_step_rank", "rms_norm")),
     _f("falcon_mamba", "falcon_mamba", "FalconMambaForCausalLM", linear="plain_mamba1", kinds="recurrent", moe="none",
-       n_norms=1, tied=True, ignored=("mixer_rms_eps", "time_step_scale", "time_step_init_scheme", "expand")),
+       n_norms=1, ignored=("mixer_rms_eps", "time_step_scale", "time_step_init_scheme", "expand")),
     _f("nemotron_h", "nemotron_h", "NemotronHForCausalLM", linear="mamba2", kinds="blocks", moe="blocks", gated=False,
        shared="nemotron", n_norms=1, mtp="blocks",
        ignored=("sliding_window", "num_hidden_layers", "layer_types", "expand", "moe_shared_expert_overlap")),
@@ -243,9 +242,9 @@ FAMILIES = (
        moe="optional", d_expert=_PLAIN, shared="granite", mlp_bias=False),
     _f("falcon_h1", "falcon_h1", "FalconH1ForCausalLM", linear="mamba2", kinds="parallel"),
     _f("jamba", "jamba", "JambaForCausalLM", linear="mamba1", kinds="jamba", moe="jamba", d_expert=_PLAIN, **_NO_BIAS),
-    _f("lfm2", "lfm2", "Lfm2ForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head", **_NO_BIAS,
+    _f("lfm2", "lfm2", "Lfm2ForCausalLM", linear="short_conv", kinds="members", qk_norm="head", **_NO_BIAS,
        ignored=_LFM2),
-    _f("lfm2_moe", "lfm2_moe", "Lfm2MoeForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head",
+    _f("lfm2_moe", "lfm2_moe", "Lfm2MoeForCausalLM", linear="short_conv", kinds="members", qk_norm="head",
        moe="first_k", **_NO_BIAS, ignored=_LFM2),
     _f("minimax", "minimax minimax_text_01 minimax_m1",
        "MiniMaxForCausalLM MiniMaxText01ForCausalLM MiniMaxM1ForCausalLM", linear="lightning",

@@ -114,7 +114,7 @@ def family_of(raw: dict[str, Any], text: dict[str, Any], where: str) -> tuple[Fa
     raise ValueError(f"{where}: the architecture {unknown!r:.60} is not supported; supported: {listed}")
 
 
-def is_tied(keys: Keys, wrappers: list[Keys], family: Family, architecture: str) -> bool:
+def is_tied(keys: Keys, wrappers: list[Keys], architecture: str) -> bool:
     """Whether the output head is the embedding's table."""
     name, values = "tie_word_embeddings", []
     for part in (keys, *wrappers):
@@ -123,7 +123,7 @@ def is_tied(keys: Keys, wrappers: list[Keys], family: Family, architecture: str)
             own = Keys({key: part.raw[key] for key in part.given}, part.where)
             values.append(own.flag(name, "tie_embedding", default=False))
     if not values:
-        tied = bool(keys.raw.get(name, family.tied))
+        tied = bool(keys.raw.get(name, False))
         keys.note(f"{name} is absent: {str(tied).lower()} ({architecture}'s default)")
         return tied
     inner, outer = values[0], values[min(1, len(values) - 1)]
