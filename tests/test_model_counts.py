@@ -8,6 +8,7 @@ import pytest
 
 from codesign_lib.specs import models
 from codesign_lib.specs.hf_config import CLASSES, read
+from codesign_lib.specs.hf_config.vision import n_vision_params
 from codesign_lib.specs.models import MODELS, Model
 
 
@@ -100,3 +101,40 @@ def test_the_first_28_layers_of_qwen2_are_full_where_nothing_else_is_said():
     # Qwen2Config: max_window_layers 28
     config = read(dict(text_config=dict(model_type="qwen2", num_hidden_layers=30, use_sliding_window=True)))
     assert [x.mixers[0].window_tokens for x in config.layers] == [None] * 28 + [4096] * 2
+
+
+def test_kimi_linear_places_its_attention_by_rule_where_no_list_is_given():
+    # KimiLinearConfig without layer_types: layers 4, 8, … (counted from 0) hold attention, the first does not
+    kinds = [layer.mixers[0].kind for layer in _default("kimi_linear").config.layers]
+    assert [i for i, kind in enumerate(kinds) if kind == "latent"] == [4, 8, 12, 16, 20, 24]
+
+
+def test_how_many_compressed_entries_deepseek_v4_selects():
+    # DeepSeek-V4: 512 entries in Flash, 1,024 in Pro, in the layers that pool four tokens
+    for name, n in (("deepseek_v4_flash", 512), ("deepseek_v4_pro", 1024)):
+        mixers = [layer.mixers[0] for layer in MODELS[name].config.layers]
+        assert {x.n_selected_tokens for x in mixers if x.indexer} == {n}
+
+
+def test_a_state_is_as_wide_as_the_config_says():
+    wide = models.state_bytes(_default("qwen3_next"), "bf16")
+    for name in ("float16", "bfloat16"):
+        assert models.state_bytes(_default("qwen3_next", mamba_ssm_dtype=name), "bf16") == wide / 2
+
+
+def test_mimo_windows_from_layer_28_on_behind_its_flag():
+    # no class in transformers; as Qwen2, whose default is 28
+    raw = dict(model_type="mimo", num_hidden_layers=30, hidden_size=64, num_attention_heads=4, vocab_size=100,
+               intermediate_size=128, use_sliding_window=True, sliding_window=16)  # fmt: skip
+    assert [x.mixers[0].window_tokens for x in read(raw).layers] == [None] * 28 + [16] * 2
+
+
+def test_a_tower_counts_a_merger_for_each_layer_that_it_hands_on():
+    tower = dict(model_type="qwen3_vl", hidden_size=1152, intermediate_size=4304, depth=27, patch_size=16,
+                 temporal_patch_size=2, spatial_merge_size=2, out_hidden_size=4096, num_position_embeddings=2304)  # fmt: skip
+    one, three = (
+        n_vision_params(dict(vision_config=tower | dict(deepstack_visual_indexes=list(at))), 4096, "config")
+        for at in ((8,), (8, 16, 24))
+    )
+    # two layer-norm vectors of 4·1152, a square matrix and one to 4,096, both with biases
+    assert three - one == 2 * (2 * 4608 + 4608 * 4608 + 4608 + 4608 * 4096 + 4096)
