@@ -162,7 +162,9 @@ def test_what_contradicts_itself_is_refused(raw, message):
 
 
 def test_what_agrees_is_read():
-    assert read(LLAMA | dict(text_config=LLAMA)).text_path == "text_config"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read(LLAMA | dict(text_config=LLAMA)).text_path == "text_config"
     assert read(MAMBA2).layers[0].mixers[0].n_heads == 8
     assert _kinds(read(BAMBA | dict(num_hidden_layers=2))) == "mf"
     assert not read(LLAMA | dict(is_encoder_decoder=False, add_cross_attention=False)).tied

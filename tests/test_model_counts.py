@@ -131,7 +131,8 @@ def test_mimo_windows_from_layer_28_on_behind_its_flag():
 
 def test_a_tower_counts_a_merger_for_each_layer_that_it_hands_on():
     tower = dict(model_type="qwen3_vl", hidden_size=1152, intermediate_size=4304, depth=27, patch_size=16,
-                 temporal_patch_size=2, spatial_merge_size=2, out_hidden_size=4096, num_position_embeddings=2304)  # fmt: skip
+                 temporal_patch_size=2, spatial_merge_size=2, out_hidden_size=4096,
+                 num_position_embeddings=2304)  # fmt: skip
     one, three = (
         n_vision_params(dict(vision_config=tower | dict(deepstack_visual_indexes=list(at))), 4096, "config")
         for at in ((8,), (8, 16, 24))

@@ -155,6 +155,8 @@ def unknown_keys(keys: Keys, wrappers: list[Keys], family: Family, path: str) ->
                 found += _left(grandchild, family, f"{name}.{inner}.")
     for part, key in zip(wrappers, path.split(".")[::-1], strict=False):
         part.used.add(key)
+        # A field that says again what the text part says.
+        part.used.update(name for name in part.given & keys.given if part.raw[name] == keys.raw[name])
         found += _left(part, family, "")
     return tuple(dict.fromkeys(found))
 
