@@ -105,9 +105,10 @@ def test_a_declared_window_may_be_off(flags, kinds):
 
 
 def test_windows_of_every_other_kind():
-    assert _kinds(read(LLAMA | dict(architectures=["MistralForCausalLM"], model_type="mistral"))) == "ffff"
-    mistral = LLAMA | dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=32)
-    assert _kinds(read(mistral)) == "ssss"
+    mistral = LLAMA | dict(architectures=["MistralForCausalLM"], model_type="mistral")
+    assert _kinds(read(mistral | dict(sliding_window=32))) == "ssss"
+    assert _kinds(read(mistral | dict(sliding_window=None))) == "ffff"
+    assert read(mistral).layers[0].mixers[0].window_tokens == 4096  # MistralConfig's default where it is absent
     gemma2 = LLAMA | dict(architectures=["Gemma2ForCausalLM"], model_type="gemma2", sliding_window=32, head_dim=16)
     assert _kinds(read(gemma2)) == "sfsf"
     exaone = LLAMA | dict(architectures=["Exaone4ForCausalLM"], model_type="exaone4", sliding_window=32)
@@ -322,8 +323,14 @@ def test_bad_expert_fields_are_refused(changed, message):
 
 
 def test_contradicting_ties_are_refused():
-    with pytest.raises(ValueError, match="tie_word_embeddings is False here but True at the top level"):
-        read(dict(text_config=LLAMA, tie_word_embeddings=True))
+    with pytest.raises(ValueError, match="tie_word_embeddings is True here but False at the top level"):
+        read(dict(text_config=LLAMA | dict(tie_word_embeddings=True), tie_word_embeddings=False))
+
+
+def test_a_class_default_inside_yields_to_the_outer_tie():
+    # transformers writes LlamaConfig's false into the text part and ties by the outer flag.
+    config = read(dict(text_config=LLAMA, tie_word_embeddings=True))
+    assert config.tied and any("top level, which decides" in note for note in config.notes)
 
 
 @pytest.mark.parametrize("changed", [dict(architectures=["FooForCausalLM"], model_type="foo"),

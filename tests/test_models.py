@@ -462,7 +462,14 @@ def test_committed_counts_are_what_the_code_gives_today():
         model = MODELS[row["name"]]
         assert (row["architecture"], int(row["ours_n_params"])) == (model.config.architecture, model.n_params)
         if row["ours_n_mtp_params"]:
-            assert int(row["ours_n_mtp_params"]) == model.n_mtp_params
+            assert int(row["theirs_n_mtp_params"]) == model.n_mtp_params
+        if row["theirs_n_vision_params"]:
+            assert int(row["theirs_n_vision_params"]) == model.config.n_vision_params
+        if row["theirs_n_kv_elements"] and not row["reason"]:
+            context = int(row["n_context"])
+            assert int(row["theirs_n_kv_elements"]) == float(models.kv_bytes(model, context, "int8")), row["name"]
+        if row["equal"] == "yes":
+            assert int(row["theirs_n_params"]) == model.n_params
         assert model.config.family == hf_config.BY_ARCHITECTURE[row["architecture"]].name
 
 
@@ -471,6 +478,7 @@ def test_counts_equal_those_of_transformers_or_say_why_not():
     for row in rows:
         same = row["ours_n_params"] == row["theirs_n_params"] and row["ours_n_mtp_params"] == row["theirs_n_mtp_params"]
         assert (row["equal"] == "yes") == same, row["name"]
+        same = same and row["ours_n_kv_elements"] == row["theirs_n_kv_elements"]
         assert same or (row["reason"] and row["reason"] != "NOT EXPLAINED"), row["name"]
     wheel = [row for row in rows if row["origin"] == "wheel"]
     assert len(wheel) == 89 and sum(row["equal"] == "yes" for row in wheel) >= 80

@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import logging
-import math
 import os
 import sys
 import warnings
@@ -20,22 +19,26 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import packages_class_defaults
 import validate_configs
+from packages_models import build, counts, default, kv_elements, mtp_count
 
-from codesign_lib.specs.models import MODELS, Model
+from codesign_lib.specs.models import MODELS, Model, kv_bytes
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 logging.disable(logging.WARNING)
 
 OUT = Path(str(files("codesign_lib"))) / "data" / "validation" / "configs.csv"
 DATE = "2026-11-30"
-# Names of the same network under which transformers 5.24.0 does not look.
-SAME_AS = {"kimi_k2": "deepseek_v3", "deepseek_ref": "deepseek_v4", "minimax_m3": "minimax_m3_vl_text"}
+N_CONTEXT = 100_000
 NO_CLASS = "transformers has no class of that name"
 EXCEPTIONS = {
     "longcat_flash": "transformers 5.24.0 gives the 256 experts that compute nothing a gate and up matrix; "
     "published: 560 B",
 }
+# Where only the cache differs.
+_129 = "transformers 5.24.0 adds the query's own token to the window: 129 for the 128 that config and report give"
+WINDOWS = {"XiaomiMiMo/MiMo-V2-Flash": _129, "mimo_v2_flash": _129}
 
 # Variants of each class's defaults: what real configs rarely exercise together.
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -48,10 +51,28 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "ernie4_5", "ernie4_5_moe", "kimi_linear", "bamba", "falcon_h1", "lfm2", "longcat_flash", "mistral4",
         "qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "olmo_hybrid", "cwm", "gemma3n_text", "apertus", "stablelm",
         "helium", "flex_olmo", "solar_open", "hy_v3", "exaone_moe", "afmoe", "axk1", "minicpm3", "youtu", "laguna",
-        "hyperclovax", "bailing_hybrid", "mamba2", "falcon_mamba",
+        "hyperclovax", "internlm3", "bailing_hybrid", "mamba2", "falcon_mamba", "mimo_v2_flash",
     )),
     ("llama, biases, tied", "llama", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
     ("qwen3, biases", "qwen3", dict(attention_bias=True)),
+    ("ministral, head size", "ministral", dict(head_dim=128)),
+    ("qwen2, window", "qwen2", dict(use_sliding_window=True, max_window_layers=20)),
+    ("qwen3, window", "qwen3", dict(use_sliding_window=True, sliding_window=1000, max_window_layers=7)),
+    ("qwen2_moe, window", "qwen2_moe", dict(use_sliding_window=True, max_window_layers=11)),
+    ("qwen3_moe, window", "qwen3_moe", dict(use_sliding_window=True, sliding_window=512)),
+    ("smollm3, window", "smollm3", dict(use_sliding_window=True, sliding_window=100)),
+    ("olmo3, longer than its window", "olmo3", dict(max_position_embeddings=65536)),
+    ("exaone4, longer than its window", "exaone4", dict(max_position_embeddings=65536)),
+    ("exaone_moe, longer than its window", "exaone_moe", dict(max_position_embeddings=65536)),
+    ("mistral, no window", "mistral", dict(sliding_window=None)),
+    ("starcoder2, window", "starcoder2", dict(sliding_window=1024)),
+    ("mixtral, window", "mixtral", dict(sliding_window=1024)),
+    ("phi3, window", "phi3", dict(sliding_window=2047)),
+    ("gemma3n_text, fewer shared", "gemma3n_text", dict(num_kv_shared_layers=10)),
+    ("gemma4_text, 8 layers", "gemma4_text", dict(num_hidden_layers=8)),
+    ("gemma4_text, window off", "gemma4_text", dict(max_position_embeddings=512)),
+    ("phimoe, head bias", "phimoe", dict(lm_head_bias=True)),
+    ("phi, tied", "phi", dict(tie_word_embeddings=True)),
     ("qwen3_moe, every second layer", "qwen3_moe", dict(decoder_sparse_step=2, mlp_only_layers=[3, 5])),
     ("qwen2_moe, no biases", "qwen2_moe", dict(qkv_bias=False)),
     ("glm4_moe, head_dim 128, qk norm", "glm4_moe", dict(head_dim=128, use_qk_norm=True, attention_bias=True)),
@@ -84,50 +105,12 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def build(raw: dict[str, Any]) -> Any:
-    """The model that transformers makes of a config, on the meta device."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-
-    raw = _plain(raw)
-    kind = raw.pop("model_type")
-    if kind == "step3p7" and "text_config" not in raw:
-        raw = {"text_config": raw}
-    config = AutoConfig.for_model(SAME_AS.get(kind, kind), **raw)
-    auto = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModelForImageTextToText
-    with torch.device("meta"):
-        return auto.from_config(config)
-
-
-def _plain(raw: dict[str, Any]) -> dict[str, Any]:
-    dropped = ("quantization_config", "auto_map", "_source")
-    return {k: _plain(v) if isinstance(v, dict) else v for k, v in raw.items() if k not in dropped}
-
-
-def counts(model: Any) -> tuple[int, int]:
-    """Parameters of the language model, and of everything beside it (vision, projector)."""
-    shapes = {name: math.prod(p.shape) for name, p in model.named_parameters()}
-    inner = "model.language_model."
-    wrapped = any(name.startswith(inner) for name in shapes)
-    text = sum(n for name, n in shapes.items() if not wrapped or name.startswith((inner, "lm_head")))
-    return text, sum(shapes.values()) - text
-
-
-def mtp_count(model: Any, n: int) -> int:
-    """Parameters of the prediction modules, as transformers builds them of the last layer's kind."""
-    import torch
-    from transformers.modeling_layers import MtpModel
-
-    with torch.device("meta"):
-        modules = MtpModel(model, n)
-    return sum(math.prod(p.shape) for name, p in modules.named_parameters() if name.startswith("layers."))
-
-
 def row(name: str, origin: str, raw: dict[str, Any]) -> dict[str, Any]:
     """One line of the table: our count, theirs, and why they differ if they do."""
-    out = dict(name=name, origin=origin, architecture="", ours_n_params="", theirs_n_params="",
+    out = dict(name=name, origin=origin, config="", architecture="", ours_n_params="", theirs_n_params="",
                ours_n_mtp_params="", theirs_n_mtp_params="", ours_n_vision_params="",
-               theirs_n_vision_params="", equal="", reason="")  # fmt: skip
+               theirs_n_vision_params="", n_context="", ours_n_kv_elements="", theirs_n_kv_elements="",
+               equal="", reason="")  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -151,18 +134,18 @@ def row(name: str, origin: str, raw: dict[str, Any]) -> dict[str, Any]:
     vision = ours.config.n_vision_params
     if beside and vision:
         out |= dict(ours_n_vision_params=vision, theirs_n_vision_params=beside)
+    # A window no shorter than the longest context is off, here and for whoever stays within it.
+    n_context = min(N_CONTEXT, ours.config.n_context_max or N_CONTEXT)
+    cached = kv_elements(built, n_context)
+    if cached is not None:
+        out |= dict(n_context=n_context, ours_n_kv_elements=int(kv_bytes(ours, n_context, "int8")),
+                    theirs_n_kv_elements=cached)  # fmt: skip
     of = ("mtp_params", "vision_params")
     equal = text == ours.n_params and all(out[f"ours_n_{x}"] == out[f"theirs_n_{x}"] for x in of)
     reason = "" if equal else EXCEPTIONS.get(name, "NOT EXPLAINED")
+    if out["ours_n_kv_elements"] != out["theirs_n_kv_elements"] and not reason:
+        reason = WINDOWS.get(name, "NOT EXPLAINED")
     return out | dict(theirs_n_params=text, equal="yes" if equal else "no", reason=reason)
-
-
-def default(kind: str, changed: dict[str, Any]) -> dict[str, Any]:
-    """The defaults of a class as the config.json it would write."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.for_model(kind, **changed)
-    return json.loads(json.dumps(config.to_dict(), default=str)) | dict(model_type=kind)
 
 
 def table() -> tuple[str, list[dict[str, Any]]]:
@@ -172,10 +155,14 @@ def table() -> tuple[str, list[dict[str, Any]]]:
     rows += [
         row(name, "committed", json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))) for name in MODELS
     ]
-    rows += [row(label, "class default", default(kind, changed)) for label, kind, changed in CASES]
+    rows += [
+        row(label, "class default", default(kind, changed))
+        | dict(config=json.dumps(dict(model_type=kind) | changed, separators=(",", ":")))
+        for label, kind, changed in CASES
+    ]
     text = io.StringIO()
     head = (
-        "title: parameters of model configs, ours and those of the classes of transformers on the meta device",
+        "title: parameters and cached elements of model configs, ours and those that transformers builds",
         f"source: transformers; configs of aiconfigurator-core {version('aiconfigurator-core')} and data/configs",
         f"version: transformers {version('transformers')}, torch {version('torch').split('+')[0]}",
         f"date: {DATE}",
@@ -190,7 +177,16 @@ def table() -> tuple[str, list[dict[str, Any]]]:
 
 
 def main(argv: list[str]) -> int:
+    defaults = packages_class_defaults.text()
+    same_defaults = packages_class_defaults.OUT.read_text(encoding="utf-8") == defaults
+    if not same_defaults and "--check" not in argv:
+        # Read at import: written first, the counts below are made in a second run.
+        packages_class_defaults.OUT.write_text(defaults, encoding="utf-8")
+        print(f"wrote {packages_class_defaults.OUT.name}, which is read at import: run once more")
+        return 1
     text, rows = table()
+    dropped, faults = packages_class_defaults.dropped()
+    print(dropped.splitlines()[-1].replace(",", " "))
     for origin in ("wheel", "committed", "class default"):
         of = [r for r in rows if r["origin"] == origin]
         known = [r for r in of if r["theirs_n_params"] != ""]
@@ -202,14 +198,20 @@ def main(argv: list[str]) -> int:
     unexplained = [r["name"] for r in rows if r["reason"] == "NOT EXPLAINED"]
     if unexplained:
         print("not explained:", ", ".join(unexplained))
+    for fault in faults:
+        print("  absent key:", fault)
+    bad = bool(unexplained or faults)
+    outputs = {OUT: text, packages_class_defaults.DROPPED: dropped}
     if "--check" in argv:
-        same = OUT.read_text(encoding="utf-8") == text
-        print(f"{OUT.name}: {'as committed' if same else 'differs from the committed table'}")
-        return int(bool(unexplained) or not same)
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(text, encoding="utf-8")
-    print(f"wrote {OUT.name}: {len(rows)} rows")
-    return int(bool(unexplained))
+        same = {path.name: path.read_text(encoding="utf-8") == new for path, new in outputs.items()}
+        same[packages_class_defaults.OUT.name] = same_defaults
+        for name, is_same in same.items():
+            print(f"{name}: {'as committed' if is_same else 'differs from the committed file'}")
+        return int(bad or not all(same.values()))
+    for path, new in outputs.items():
+        path.write_text(new, encoding="utf-8")
+        print(f"wrote {path.name}")
+    return int(bad)
 
 
 if __name__ == "__main__":

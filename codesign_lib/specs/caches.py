@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, LatentAttention, Layer, Recurrent
-from codesign_lib.specs.quantities import positive
+from codesign_lib.specs.quantities import common_shape, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,19 @@ def recurrent_mixers(layers: Iterable[Layer]) -> list[Recurrent]:
     return [mixer for layer in layers for mixer in layer.mixers if isinstance(mixer, Recurrent)]
 
 
+def whole(subject: str, **values: ArrayLike) -> NDArray[np.float64]:
+    """The one value as a float64 array, checked to be whole numbers from 1.
+
+    >>> whole("kv_bytes_per_rank", tp=0.5)
+    Traceback (most recent call last):
+    ValueError: kv_bytes_per_rank: tp is 0.5; allowed: whole numbers from 1
+    """
+    ((name, _),), (array,) = values.items(), positive(subject, **values)
+    if np.any(array % 1):
+        raise ValueError(f"{subject}: {name} is {array[array % 1 != 0].flat[0]:g}; allowed: whole numbers from 1")
+    return array
+
+
 def kv_heads_per_rank(n_kv_heads: ArrayLike, tp: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Key-value heads each of ``tp`` ranks holds, ceil(K / TP), and copies of each head, max(1, TP / K).
 
@@ -95,7 +108,9 @@ def kv_heads_per_rank(n_kv_heads: ArrayLike, tp: ArrayLike) -> tuple[NDArray[np.
     ValueError: 10 key-value heads at tensor parallelism 4: neither divides the other; allowed: 1, 2, 5, 10, or
     multiples of 10
     """
-    heads, ranks = np.broadcast_arrays(*positive("kv_heads_per_rank", n_kv_heads=n_kv_heads, tp=tp))
+    both = dict(n_kv_heads=whole("kv_heads_per_rank", n_kv_heads=n_kv_heads), tp=whole("kv_heads_per_rank", tp=tp))
+    shape = common_shape("kv_heads_per_rank", **both)
+    heads, ranks = (np.broadcast_to(x, shape) for x in both.values())
     bad = (heads % ranks != 0) & (ranks % heads != 0)
     if np.any(bad):
         k, t = int(heads[bad][0]), ranks[bad][0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,35 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.specs import caches, hf_config, parameters, patterns, weights
+from codesign_lib.specs.caches import whole
 from codesign_lib.specs.formats import Format, as_format
 from codesign_lib.specs.hf_config.fields import Config
 from codesign_lib.specs.parameters import Part
-from codesign_lib.specs.quantities import not_negative
-from codesign_lib.specs.weights import Weight
+from codesign_lib.specs.quantities import common_shape, not_negative
+from codesign_lib.specs.weights import LinearLayer, Weight
 
 APART = ("mtp", "vision")  # parts that are not counted in the language model
 _CONFIGS = files("codesign_lib") / "data" / "configs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinearLayer:
-    """One kind of linear layer: ``count`` of them in the network, each a k×n weight.
-
-    ``tokens_fraction``: the share of tokens that reaches each one, top-k / experts for experts routed in balance, else
-    1. ``kind``: ``attention recurrent indexer ffn expert shared_expert router latent`` (to and from the experts'
-    smaller size) ``residual`` (hyper-connections and the like), ``per-layer embedding`` or ``head``.
-    """
-
-    name: str
-    k: int
-    n: int
-    count: int
-    kind: str
-    tokens_fraction: float = 1.0
-
-    @property
-    def n_params(self) -> int:
-        return self.k * self.n * self.count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,17 +157,17 @@ class Model:
     @property
     def size_note(self) -> str:
         """A sentence where all parameters together differ by more than 5 % from the model's name, else ""."""
-        said = re.search(r"(?<![\dxA.])(\d+(?:\.\d+)?)B(?!\w)(?!-\d+E)", self.title, re.IGNORECASE)
-        total = self.n_params + (self.config.n_vision_params or 0)
-        gap = total / (float(said[1]) * 1e9) - 1 if said else 0.0
-        ours = f"{total / 1e9:.2f} B ({gap:+.0%})"
-        return f"{self.title}: the name says {said[1]} B parameters, the config {ours}" if abs(gap) > 0.05 else ""
+        if self.config.n_vision_params is None:
+            return ""  # the tower's share of the total is not known
+        return parameters.size_note(self.title, self.n_params + self.config.n_vision_params)
 
     def __str__(self) -> str:
         return self.title
 
 
-def kv_bytes(model: Model, n_context: ArrayLike, fmt: Format | str, *, with_mtp: bool = False) -> NDArray[np.float64]:
+def kv_bytes(
+    model: Model | str, n_context: ArrayLike, fmt: Format | str, *, with_mtp: bool = False
+) -> NDArray[np.float64]:
     r"""Bytes of one request's key-value cache at a context of ``n_context`` tokens (any shape), stored once.
 
     .. math:: b \sum_\text{layers} e_l \left\lfloor \min(n, w_l) / r_l \right\rfloor
@@ -198,7 +177,7 @@ def kv_bytes(model: Model, n_context: ArrayLike, fmt: Format | str, *, with_mtp:
     none. Left out: the keys of sparse attention's indexer (``indexer_bytes``), recurrent states (``state_bytes``),
     page rounding. ``with_mtp`` adds the multi-token-prediction layers.
 
-    Raises ValueError for a negative context or an unknown format.
+    Raises ValueError for a negative context, an unknown format or model, and ``with_mtp`` where no shape is public.
 
     >>> kv_bytes(MODELS["gemma_3_27b"], [1024, 131_072], "bf16") / 2**30
     array([ 0.484375, 10.40625 ])
@@ -208,34 +187,37 @@ def kv_bytes(model: Model, n_context: ArrayLike, fmt: Format | str, *, with_mtp:
 
 
 def kv_bytes_by_kind(
-    model: Model, n_context: ArrayLike, fmt: Format | str, *, with_mtp: bool = False
+    model: Model | str, n_context: ArrayLike, fmt: Format | str, *, with_mtp: bool = False
 ) -> dict[str, NDArray[np.float64]]:
     """The summands of :py:func:`kv_bytes` by kind: ``full``, ``sliding``, ``chunked``, ``latent``, ``compressed``.
 
     >>> {kind: float(x) / 2**20 for kind, x in kv_bytes_by_kind(MODELS["gemma_3_27b"], 131_072, "bf16").items()}
     {'sliding': 416.0, 'full': 10240.0}
     """
-    (context,) = not_negative("kv_bytes", n_context=n_context)
+    of, (context,) = _named(model), not_negative("kv_bytes", n_context=n_context)
     size = as_format(fmt).bytes_per_element
     found: dict[str, NDArray[np.float64]] = {}
-    layers = model.config.layers + (model.config.mtp_layers if with_mtp else ())
+    if with_mtp and of.config.n_mtp_uncounted:
+        raise ValueError(f"{of}: {of.config.n_mtp_uncounted} multi-token-prediction modules are declared, but the "
+                         "config does not give their shape; allowed: with_mtp=False")  # fmt: skip
+    layers = of.config.layers + (of.config.mtp_layers if with_mtp else ())
     for term, n in caches.cache_terms(layers).items():
         found[term.kind] = found.get(term.kind, 0.0) + size * n * term.n_elements * term.n_entries(context)
     return found
 
 
-def indexer_bytes(model: Model, n_context: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
+def indexer_bytes(model: Model | str, n_context: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
     """Bytes of the keys that sparse attention's indexers keep for one request, beside the key-value cache.
 
     >>> float(indexer_bytes(MODELS["deepseek_r1"], 1000, "fp8"))
     0.0
     """
     (context,) = not_negative("indexer_bytes", n_context=n_context)
-    size, terms = as_format(fmt).bytes_per_element, caches.indexer_terms(model.config.layers)
+    size, terms = as_format(fmt).bytes_per_element, caches.indexer_terms(_named(model).config.layers)
     return sum((size * n * x.n_elements * x.n_entries(context) for x, n in terms.items()), np.zeros(context.shape))
 
 
-def state_bytes(model: Model, fmt: Format | str, *, with_convolution: bool = False) -> float:
+def state_bytes(model: Model | str, fmt: Format | str, *, with_convolution: bool = False) -> float:
     """Bytes of one request's recurrent states, whatever the context; 0 for a model of attention alone.
 
     Each state is ``n_heads`` × ``d_key`` × ``d_value`` elements of the width the config declares (FP32 where it
@@ -246,14 +228,16 @@ def state_bytes(model: Model, fmt: Format | str, *, with_convolution: bool = Fal
     160.0
     """
     size, out = as_format(fmt).bytes_per_element, 0.0
-    for r in caches.recurrent_mixers(model.config.layers):
+    for r in caches.recurrent_mixers(_named(model).config.layers):
         out += r.n_heads * r.d_key * r.d_value * r.state_bytes_per_element
         if with_convolution or r.kind == "short_conv":
             out += r.n_conv * (r.conv_tokens - 1) * size
     return out
 
 
-def kv_bytes_per_rank(model: Model, n_context: ArrayLike, fmt: Format | str, *, tp: ArrayLike) -> NDArray[np.float64]:
+def kv_bytes_per_rank(
+    model: Model | str, n_context: ArrayLike, fmt: Format | str, *, tp: ArrayLike
+) -> NDArray[np.float64]:
     """Bytes of one request's key-value cache on each of ``tp`` ranks; together they hold copies where TP exceeds K.
 
     A latent or compressed cache is one head: every rank holds it whole.
@@ -262,11 +246,12 @@ def kv_bytes_per_rank(model: Model, n_context: ArrayLike, fmt: Format | str, *, 
     >>> float(8 * kv_bytes_per_rank(qwen, 4096, "bf16", tp=8) / kv_bytes(qwen, 4096, "bf16"))
     4.0
     """
-    (context,) = not_negative("kv_bytes_per_rank", n_context=n_context)
+    layers, (context,) = _named(model).config.layers, not_negative("kv_bytes_per_rank", n_context=n_context)
+    ranks = whole("kv_bytes_per_rank", tp=tp)
     size = as_format(fmt).bytes_per_element
-    out = np.zeros(np.broadcast_shapes(context.shape, np.shape(tp)))
-    for term, n in caches.cache_terms(model.config.layers).items():
-        heads, _ = caches.kv_heads_per_rank(term.n_kv_heads, tp)
+    out = np.zeros(common_shape("kv_bytes_per_rank", n_context=context, tp=ranks))
+    for term, n in caches.cache_terms(layers).items():
+        heads, _ = caches.kv_heads_per_rank(term.n_kv_heads, ranks)
         out = out + size * n * heads * term.n_elements_per_head * term.n_entries(context)
     return out
 
@@ -295,4 +280,7 @@ def model(name: Model | str) -> Model:
         return name
     if isinstance(name, str) and name in MODELS:
         return MODELS[name]
-    raise ValueError(f"unknown model {name!r}; known: {', '.join(MODELS)}")
+    raise ValueError(f"unknown model {name!r:.60}; known: {', '.join(MODELS)}")
+
+
+_named = model  # where an argument has that name

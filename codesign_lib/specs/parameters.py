@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -50,3 +51,22 @@ def parts(weights: Iterable[Weight], *, tied: bool) -> tuple[Part, ...]:
         sums[1] += round(w.n_params * w.read_fraction)
     order = sorted(found, key=PARTS.index)
     return tuple(Part(name=name, n_stored=found[name][0], n_read=found[name][1]) for name in order)
+
+
+def size_note(title: str, n_total: int) -> str:
+    """A sentence where the total differs by more than 5 % from the largest size that the name gives, else "".
+
+    Sizes of experts and of what is active or effective (8x7B, A3B, E4B) are no totals.
+
+    >>> size_note("OLMoE-1B-7B", 6_919_161_856)
+    ''
+    >>> size_note("Qwen-7B", 12_050_000_000)
+    'Qwen-7B: the name says 7 B parameters, the config 12.05 B (+72%)'
+    """
+    said = re.findall(r"(?<![\dxAE.])(\d+(?:\.\d+)?)B(?!\w)(?!-\d+E)", title, re.IGNORECASE)
+    if not said:
+        return ""
+    size = max(said, key=float)
+    gap = n_total / (float(size) * 1e9) - 1 if float(size) else 0.0
+    ours = f"{n_total / 1e9:.2f} B ({gap:+.0%})"
+    return f"{title}: the name says {size} B parameters, the config {ours}" if abs(gap) > 0.05 else ""

@@ -38,6 +38,27 @@ class Weight:
         return self.k * self.n * self.count
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinearLayer:
+    """One kind of linear layer: ``count`` of them in the network, each a k×n weight.
+
+    ``tokens_fraction``: the share of tokens that reaches each one, top-k / experts for experts routed in balance, else
+    1. ``kind``: ``attention recurrent indexer ffn expert shared_expert router latent`` (to and from the experts'
+    smaller size) ``residual`` (hyper-connections and the like), ``per-layer embedding`` or ``head``.
+    """
+
+    name: str
+    k: int
+    n: int
+    count: int
+    kind: str
+    tokens_fraction: float = 1.0
+
+    @property
+    def n_params(self) -> int:
+        return self.k * self.n * self.count
+
+
 def _linear(name: str, kind: str, k: int, n: int, *, count: int = 1, part: str = "", read: float = 1.0) -> Weight:
     return Weight(name=name, part=part or kind, k=k, n=n, count=count, kind=kind, read_fraction=read)
 

@@ -13,27 +13,29 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from codesign_lib.specs.hf_config.families import BY_ARCHITECTURE, BY_MODEL_TYPE, FAMILIES, Family
+from codesign_lib.specs.hf_config.defaults import CLASSES, class_of
+from codesign_lib.specs.hf_config.families import BY_ARCHITECTURE, FAMILIES, Family
 from codesign_lib.specs.hf_config.ffns import ffns
 from codesign_lib.specs.hf_config.fields import Config, Ffn, Layer, Mixer
-from codesign_lib.specs.hf_config.kinds import block_list, layer_kinds, n_layers_of
-from codesign_lib.specs.hf_config.mixers import mixers
+from codesign_lib.specs.hf_config.kinds import block_list, layer_kinds, n_layers_of, window_is_on
+from codesign_lib.specs.hf_config.mixers import mixers, unwindowed
+from codesign_lib.specs.hf_config.parts import (
+    family_of,
+    frames_to_caller,
+    is_tied,
+    quantisation,
+    refuse_encoders,
+    text_part,
+    unknown_keys,
+    warning_of,
+    wrappers_of,
+)  # fmt: skip
 from codesign_lib.specs.hf_config.reader import MAX_LAYERS, Keys, load
 from codesign_lib.specs.hf_config.vision import n_vision_params
 
+__all__ = ["BY_ARCHITECTURE", "CLASSES", "FAMILIES", "Config", "read", "supported"]
 _DATA = files("codesign_lib") / "data"
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
-_LAYERS, _WIDTHS = {"num_hidden_layers", "num_layers", "n_layer"}, {"hidden_size", "num_attention_heads"}
-_NOT_TEXT = ("vision", "visual", "audio", "image", "video", "speech", "talker", "vit", "wav", "encoder", "draft")
-
-
-def _words(name: str) -> frozenset[str]:
-    lines = (_DATA / name).read_text(encoding="utf-8").splitlines()
-    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
-
-
-KEYS_WITHOUT_EFFECT = _words("keys_without_effect.txt")
-SWITCHES_WITHOUT_EFFECT = _words("switches_without_effect.txt")
 
 
 def supported() -> tuple[str, ...]:
@@ -70,16 +72,23 @@ def read(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
 
 
 def _read(raw: dict[str, Any], where: str) -> Config:
-    path, text = _text_part(raw, where)
+    refuse_encoders(raw, where)
+    path, text = text_part(raw, where)
+    refuse_encoders(text, f"{where}: {path}" if path else where)
     keys = Keys(text, f"{where}: {path}" if path else where)
-    wrapper = Keys(raw, where) if path else None
-    family, architecture = _family(raw, text, keys.where)
+    wrappers = wrappers_of(raw, path, where)
+    family, architecture = family_of(raw, text, keys.where)
     for name in family.refused:
         if keys.raw.get(name):
             raise keys.refuse(f"{name} is set; what it adds to a {architecture} is not public, so nothing is counted")
+    kind = class_of(family, architecture, text.get("model_type"), raw.get("model_type"))
+    if kind:
+        keys.fill_absent(CLASSES[kind]["defaults"], f"{architecture}'s default", bare=bool(path))
+    for name, value in family.only.items():
+        if keys.flag(name, default=value) != value:
+            raise keys.refuse(f"{name} is {str(not value).lower()}; allowed in {architecture}: {str(value).lower()} "
+                              "(the other is not modelled)")  # fmt: skip
     keys.fill(family.defaults, f"{architecture}'s default")
-    if path:
-        keys.fill(family.wrapped_defaults, f"left out of wrappers: {architecture}'s default")
 
     if family.name == "hyperclovax" and not keys.flag("use_post_norm", default=True):
         family = replace(family, n_norms=2)
@@ -87,93 +96,37 @@ def _read(raw: dict[str, Any], where: str) -> Config:
     n_layers = n_layers_of(keys, family, MAX_LAYERS)
     kinds = layer_kinds(keys, family, n_layers)
     mixed, blocks = mixers(keys, family, kinds, d_model), ffns(keys, family, kinds, d_model)
+    if not window_is_on(keys, family, kinds) and "sliding" in kinds:
+        mixed = unwindowed(mixed)
     beside, n_vocab_per_layer = _beside(keys, family, n_vocab)
     layers = tuple(_layer(family, d_model, mixer, ffn, beside) for mixer, ffn in zip(mixed, blocks, strict=True))
-    n_mtp, mtp = _mtp(keys, family, layers, d_model)
-    tied = _tied(keys, wrapper, family, architecture)
-    method = _quantisation(keys, wrapper)
+    n_mtp, mtp, n_uncounted = _mtp(keys, family, layers, d_model)
+    tied = is_tied(keys, wrappers, architecture)
+    method = quantisation(keys, wrappers)
     called = raw.get("_name_or_path") or text.get("_name_or_path") or ""
-    has_vision = any("vision" in key and isinstance(raw[key], dict) for key in raw)
-    n_vision = _vision(keys, raw, d_model, where) if has_vision else 0
+    around = [part.raw for part in wrappers] or [raw]
+    seeing = next((x for x in around if any("vision" in key and isinstance(x[key], dict) for key in x)), None)
+    has_vision = seeing is not None
+    n_vision = _vision(keys, seeing, d_model, where) if has_vision else 0
     context = next((k for k in ("max_position_embeddings", "model_max_length", "seq_length") if keys.has(k)), None)
     n_context = keys.size(context) if context else None
 
-    unknown = _unknown(keys, family, set()) + (_unknown(wrapper, family, {path.split(".")[0]}) if wrapper else ())
+    head_bias = _head_bias(keys, family)
+    unknown = unknown_keys(keys, wrappers, family, path)
     if unknown:
-        warnings.warn(
-            f"{where}: keys that were not understood and not used: {', '.join(unknown)}", UserWarning, stacklevel=3
-        )
+        warnings.warn(warning_of(where, unknown), UserWarning, stacklevel=frames_to_caller())
     return Config(
         name=called if isinstance(called, str) else "", architecture=architecture,
         family=family.name, text_path=path, d_model=d_model, n_vocab=n_vocab, tied=tied,
-        layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_final_norm_params=family.norm_weights * d_model,
-        head_bias=family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False)),
+        layers=layers, mtp_layers=mtp, n_mtp_modules=n_mtp, n_mtp_uncounted=n_uncounted,
+        n_final_norm_params=family.norm_weights * d_model,
+        head_bias=head_bias,
         d_per_layer_input=beside.get("d_per_layer_input", 0),
         n_vocab_per_layer_input=n_vocab_per_layer,
         n_context_max=n_context, quantisation=method,
         has_vision=has_vision, n_vision_params=n_vision,
         notes=tuple(keys.notes), unknown_keys=unknown, used_keys=tuple(sorted(keys.used & keys.given)), source=where,
     )  # fmt: skip
-
-
-def _text_part(raw: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    """The path and the object of the language model in a (possibly multimodal) config."""
-    found: list[tuple[str, dict[str, Any]]] = []
-    level = [("", raw)]
-    for _ in range(3):
-        deeper = []
-        for path, part in level:
-            for key, value in part.items():
-                if not isinstance(value, dict) or not isinstance(key, str):
-                    continue
-                if any(word in key.lower() for word in _NOT_TEXT):
-                    continue
-                here = f"{path}.{key}" if path else key
-                if (any(value.get(name) is not None for name in _LAYERS) and _WIDTHS & value.keys()) or (
-                    key == "text_config" and "model_type" in value
-                ):  # fmt: skip
-                    found.append((here, value))
-                else:
-                    deeper.append((here, value))
-        level = deeper
-    if any(raw.get(name) is not None for name in (*_LAYERS, "hybrid_override_pattern", "layers_block_type")):
-        # A flat config; some files repeat it in text_config, which must then agree with it.
-        if len(found) == 1 and found[0][0] == "text_config":
-            return found[0]
-        return "", raw
-    if len(found) > 1:
-        paths = ", ".join(path for path, _ in found)
-        raise ValueError(f"{where}: several parts could be the language model: {paths}; allowed: one")
-    if found:
-        return found[0]
-    return "", raw
-
-
-def _family(raw: dict[str, Any], text: dict[str, Any], where: str) -> tuple[Family, str]:
-    """The conventions that hold and the architecture they were chosen by: the text part's own names go first."""
-    unknown = None
-    for part in (text,) if text is raw else (text, raw):
-        names, model_type = part.get("architectures"), part.get("model_type")
-        if names is not None and not (isinstance(names, list) and names and isinstance(names[0], str)):
-            raise ValueError(f"{where}: architectures is {names!r:.60}; allowed: a list with the model's class name")
-        if model_type is not None and not isinstance(model_type, str):
-            raise ValueError(f"{where}: model_type is {model_type!r:.60}; allowed: text")
-        name = names[0] if names else None
-        by_name, by_type = BY_ARCHITECTURE.get(name or ""), BY_MODEL_TYPE.get(model_type or "")
-        if by_name and by_type and by_name is not by_type:
-            raise ValueError(
-                f"{where}: architectures names {name} ({by_name.name}) but model_type is {model_type!r} "
-                f"({by_type.name}); allowed: both of one family"
-            )
-        if by_name:
-            return by_name, name
-        if by_type and (name is None or text is not raw):
-            return by_type, by_type.architectures[0]
-        unknown = unknown or name or model_type
-    if unknown is None:
-        raise ValueError(f"{where}: architectures and model_type are missing; allowed: a config that names one")
-    listed = ", ".join(sorted({family.architectures[0] for family in FAMILIES}))
-    raise ValueError(f"{where}: the architecture {unknown!r:.60} is not supported; supported: {listed}")
 
 
 def _vision(keys: Keys, raw: dict[str, Any], d_model: int, where: str) -> int | None:
@@ -209,47 +162,26 @@ def _layer(
     )  # fmt: skip
 
 
-def _mtp(keys: Keys, family: Family, layers: tuple[Layer, ...], d_model: int) -> tuple[int, tuple[Layer, ...]]:
-    """Multi-token-prediction modules: how many, and all their layers (none where their shape is not public)."""
+def _mtp(keys: Keys, family: Family, layers: tuple[Layer, ...], d_model: int) -> tuple[int, tuple[Layer, ...], int]:
+    """Multi-token-prediction modules: the counted ones, all their layers, and how many are not counted."""
     n = keys.size(*(name for name in _MTP_KEYS if name not in family.ignored), default=0, least=0, most=64)
     keys.used.update(("mtp_hybrid_override_pattern", "mtp_layers_block_type", "mtp_use_dedicated_embeddings"))
     if not n:
-        return 0, ()
+        return 0, (), 0
     if family.mtp == "decoder":
         # A module holds one more layer of the last kind; where only some layers score, one that scores.
         like = next((x for x in reversed(layers) if getattr(x.mixers[0], "indexer", None)), layers[-1])
-        return n, (like,) * n
+        return n, (like,) * n, 0
     if family.mtp == "blocks":
         kinds = block_list(keys, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
         mixed, blocks = mixers(keys, family, kinds, d_model), ffns(keys, family, kinds, d_model)
         pairs = zip(mixed, blocks, strict=True)
-        return n, tuple(_layer(family, d_model, mixer, ffn, {}) for mixer, ffn in pairs) * n
+        return n, tuple(_layer(family, d_model, mixer, ffn, {}) for mixer, ffn in pairs) * n, 0
     keys.note(f"{n} multi-token-prediction modules are declared and not counted: their shape is not in the config")
-    return 0, ()
+    return 0, (), n
 
 
-def _tied(keys: Keys, wrapper: Keys | None, family: Family, architecture: str) -> bool:
-    name = "tie_embedding" if "tie_embedding" in keys.raw else "tie_word_embeddings"
-    parts = [part for part in (keys, wrapper) if part is not None and part.has(name)]
-    if not parts:
-        keys.note(f"{name} is absent: {str(family.tied).lower()} ({architecture}'s default)")
-        return family.tied
-    values = [part.flag(name, default=family.tied) for part in parts]
-    if len(set(values)) > 1:
-        raise keys.refuse(f"{name} is {values[0]} here but {values[1]} at the top level; allowed: the same in both")
-    return values[0]
-
-
-def _quantisation(keys: Keys, wrapper: Keys | None) -> str:
-    for part in (keys, wrapper):
-        if part is not None and part.has("quantization_config"):
-            declared = part.sub("quantization_config")
-            return str(declared.raw.get("quant_method") or declared.raw.get("quant_algo") or "declared")[:40]
-    return ""
-
-
-def _unknown(keys: Keys, family: Family, also: set[str]) -> tuple[str, ...]:
-    known = keys.used | KEYS_WITHOUT_EFFECT | {*family.ignored, *family.refused} | also
-    unread = (key for key in keys.raw if key in keys.given and key not in known and not key.startswith("_"))
-    left = (key for key in unread if keys.raw[key] or key not in SWITCHES_WITHOUT_EFFECT)
-    return tuple(key if key.isprintable() else ascii(key)[1:-1] for key in left)
+def _head_bias(keys: Keys, family: Family) -> bool:
+    if family.name == "phimoe":
+        return keys.flag("lm_head_bias", default=False)
+    return family.head_bias or ("ernie" in family.name and keys.flag("use_bias", default=False))

@@ -1,8 +1,9 @@
 """What each architecture does with the fields of its config: conventions that no config.json spells out.
 
 A family is data: names of rules (in ``mixers`` and ``ffns``), which norms and biases exist, and what holds where
-a field is absent. All of it was read from the model classes of transformers 5.24.0 and is compared with them,
+a field is null. All of it was read from the model classes of transformers 5.24.0 and is compared with them,
 parameter for parameter, by ``tools/packages_configs.py``; families that transformers lacks say so in ``checked``.
+What those classes declare for absent fields is in ``defaults``, drawn from them and compared key by key.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ class Family:
     where the width of the shared expert comes from, ``d_expert`` which key holds the experts' width. ``n_norms``
     counts norms of the model's size a layer, ``norm_weights`` the weights each has an element (0: none, 2: a bias too).
     ``qk_norm`` is ``head`` or ``all``; prefixed with ``?`` only when ``use_qk_norm`` says so. A bias that is ``None``
-    is read from ``bias_key`` or ``mlp_bias``. ``defaults`` fill absent fields, ``wrapped_defaults`` those that
-    multimodal wrappers leave out of their text part. ``n_expert_norms`` and ``n_other`` count further norms of layers
-    with experts and further parameters a layer. ``ignored`` keys have no effect in this family alone; ``refused`` keys,
-    when on, change the network in a way that is not public.
+    is read from ``bias_key`` or ``mlp_bias``. ``defaults`` fill fields that are absent or null (what a
+    class declares for absent ones is in ``defaults.CLASSES``). ``n_expert_norms`` and ``n_other`` count further norms
+    of layers with experts and further parameters a layer. ``ignored`` keys have no effect in this family alone;
+    ``refused`` keys, when on, change the network in a way that is not public; switches in ``only`` must stand as given
+    there (the other position is not modelled).
     """
 
     name: str
@@ -37,7 +39,6 @@ class Family:
     moe: str = ""
     d_expert: tuple[str, ...] = ("moe_intermediate_size",)
     shared: str = ""
-    tied: bool = False
     n_norms: int = 2
     n_expert_norms: int = 0
     n_other: int = 0
@@ -53,9 +54,9 @@ class Family:
     sinks: str = ""
     mtp: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    wrapped_defaults: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    only: Mapping[str, bool] = field(default_factory=dict)
     checked: str = "transformers 5.24.0"
 
 
@@ -67,21 +68,24 @@ _PLAIN = ("intermediate_size",)
 _NO_BIAS = dict(qkv_bias=False, out_bias=False, mlp_bias=False)
 _MLA_MOE = dict(mixer="latent", moe="first_k", shared="count", mtp="decoder")
 _MLA_IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim", "rope_interleave", "indexer_rope_interleave")
-_LLAMA = dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000)
-_MISTRAL = _LLAMA | dict(intermediate_size=14336, num_key_value_heads=8)
-_GEMMA = dict(tied=True, mlp_bias=False)
+# Written by LFM2's first configs, read by no public implementation.
+_LFM2 = ("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
+         "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta",
+         "use_pos_enc")  # fmt: skip
+_GEMMA = dict(mlp_bias=False)
 
 # fmt: off
 FAMILIES = (
     # dense
-    _f("llama", "llama smollm3 internlm3 cwm",
-       "LlamaForCausalLM SmolLM3ForCausalLM CwmForCausalLM InternLM3ForCausalLM MobileLLMForCausalLM",
-       kinds="nope", wrapped_defaults=_LLAMA),
-    _f("llama_like", "internlm2 exaone", "InternLM2ForCausalLM ExaoneForCausalLM", ignored=("bias",), **_NO_BIAS,
+    _f("llama", "llama", "LlamaForCausalLM"),
+    _f("internlm3", "internlm3", "InternLM3ForCausalLM", only=dict(qkv_bias=False, bias=False)),
+    _f("smollm3", "smollm3", "SmolLM3ForCausalLM", kinds="nope"),
+    _f("cwm", "cwm", "CwmForCausalLM", kinds="every_fourth"),
+    _f("llama_like", "internlm2 exaone", "InternLM2ForCausalLM ExaoneForCausalLM", only=dict(bias=False), **_NO_BIAS,
        checked="published totals of InternLM2-7B and EXAONE-3.5-7.8B"),
     _f("mistral", "mistral ministral ministral3", "MistralForCausalLM MinistralForCausalLM Ministral3ForCausalLM",
-       kinds="all", **_NO_BIAS, wrapped_defaults=_MISTRAL),
-    _f("qwen", "qwen", "QWenLMHeadModel", qkv_bias=True, out_bias=False, mlp_bias=False,
+       kinds="all", **_NO_BIAS),
+    _f("qwen", "qwen", "QWenLMHeadModel", only=dict(no_bias=True), qkv_bias=True, out_bias=False, mlp_bias=False,
        checked="published total of Qwen-7B"),
     _f("qwen2", "qwen2 qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text",
        "Qwen2ForCausalLM Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration",
@@ -96,8 +100,7 @@ FAMILIES = (
        defaults=dict(head_dim=256)),
     _f("gemma3", "gemma3_text gemma3", "Gemma3ForCausalLM Gemma3ForConditionalGeneration", kinds="period", period=6,
        n_norms=4, qk_norm="head", **_GEMMA, ignored=("use_bidirectional_attention",),
-       defaults=dict(head_dim=256, sliding_window=4096),
-       wrapped_defaults=dict(vocab_size=262208, num_attention_heads=8, num_key_value_heads=4)),
+       defaults=dict(head_dim=256, sliding_window=4096)),
     _f("gemma3n", "gemma3n_text gemma3n", "Gemma3nForCausalLM Gemma3nForConditionalGeneration", mixer="gemma3n",
        kinds="period", period=5, n_norms=4, qk_norm="head", **_GEMMA,
        ignored=("activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip", "altup_correct_scale")),
@@ -106,28 +109,28 @@ FAMILIES = (
        n_expert_norms=3, **_GEMMA,
        ignored=("use_bidirectional_attention", "expert_intermediate_size")),
     _f("phi", "phi", "PhiForCausalLM", qkv_bias=True, out_bias=True, mlp_bias=True, head_bias=True, gated=False,
-       n_norms=1, norm_weights=2, ignored=("qk_layernorm",)),
+       n_norms=1, norm_weights=2, only=dict(qk_layernorm=False)),
     _f("phi3", "phi3", "Phi3ForCausalLM", kinds="all", **_NO_BIAS),
     _f("olmo", "olmo", "OlmoForCausalLM", norm_weights=0, mlp_bias=False, ignored=("clip_qkv",)),
     _f("olmo2", "olmo2", "Olmo2ForCausalLM", qk_norm="all", mlp_bias=False),
     _f("olmo3", "olmo3", "Olmo3ForCausalLM", kinds="period", period=4, qk_norm="all", mlp_bias=False),
     _f("granite", "granite", "GraniteForCausalLM"),
-    _f("cohere", "cohere", "CohereForCausalLM", tied=True, n_norms=1, qk_norm="?heads", mlp_bias=False),
-    _f("cohere2", "cohere2", "Cohere2ForCausalLM", tied=True, n_norms=1, kinds="period", period=4, mlp_bias=False),
+    _f("cohere", "cohere", "CohereForCausalLM", n_norms=1, qk_norm="?heads", mlp_bias=False),
+    _f("cohere2", "cohere2", "Cohere2ForCausalLM", n_norms=1, kinds="period", period=4, mlp_bias=False),
     _f("exaone4", "exaone4", "Exaone4ForCausalLM", kinds="period", period=4, qk_norm="head", **_NO_BIAS),
-    _f("starcoder2", "starcoder2", "Starcoder2ForCausalLM", tied=True, kinds="all", gated=False, norm_weights=2,
-       bias_key="use_bias", defaults=dict(use_bias=True)),
+    _f("starcoder2", "starcoder2", "Starcoder2ForCausalLM", kinds="all", gated=False, norm_weights=2,
+       bias_key="use_bias", defaults=dict(use_bias=True), ignored=("mlp_type",)),
     _f("glm", "glm", "GlmForCausalLM", out_bias=False, mlp_bias=False, defaults=dict(attention_bias=True)),
     _f("glm4", "glm4", "Glm4ForCausalLM", n_norms=4, out_bias=False, mlp_bias=False,
        defaults=dict(attention_bias=True)),
     _f("seed_oss", "seed_oss", "SeedOssForCausalLM", defaults=dict(attention_bias=True, attention_out_bias=False)),
     _f("apertus", "apertus", "ApertusForCausalLM", gated=False, qk_norm="head", n_other=2, mlp_bias=False),
     _f("stablelm", "stablelm", "StableLmForCausalLM", norm_weights=2, bias_key="use_qkv_bias", out_bias=False,
-       mlp_bias=False, refused=("qk_layernorm", "use_parallel_residual")),
+       mlp_bias=False, only=dict(qk_layernorm=False, use_parallel_residual=False)),
     _f("helium", "helium", "HeliumForCausalLM", out_bias=False),
     _f("arcee", "arcee", "ArceeForCausalLM", gated=False),
     _f("nemotron", "nemotron", "NemotronForCausalLM", gated=False, norm_weights=2),
-    _f("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM", tied=True, bias_key="use_bias"),
+    _f("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM", bias_key="use_bias"),
     _f("hunyuan", "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", mixer="hunyuan", qk_norm="head", mlp_bias=False,
        ignored=("use_qk_norm",)),
     # irregular by search
@@ -136,21 +139,21 @@ FAMILIES = (
     # experts behind ordinary attention
     _f("mixtral", "mixtral", "MixtralForCausalLM", kinds="all", moe="all", d_expert=_PLAIN, **_NO_BIAS),
     _f("phimoe", "phimoe", "PhiMoEForCausalLM PhimoeForCausalLM", kinds="all", moe="all", d_expert=_PLAIN,
-       norm_weights=2, mlp_bias=False, ignored=("lm_head_bias",)),
+       norm_weights=2, mlp_bias=False),
     _f("olmoe", "olmoe flex_olmo", "OlmoeForCausalLM FlexOlmoForCausalLM", moe="all", d_expert=_PLAIN, qk_norm="all"),
     _f("granitemoe", "granitemoe granitemoeshared", "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM", moe="all",
        d_expert=_PLAIN, shared="granite", mlp_bias=False),
-    _f("qwen2_moe", "qwen2_moe", "Qwen2MoeForCausalLM", kinds="flagged", moe="step", shared="gated",
+    _f("qwen2_moe", "qwen2_moe", "Qwen2MoeForCausalLM", kinds="flagged_odd", moe="step", shared="gated",
        bias_key="qkv_bias", out_bias=False, mlp_bias=False, defaults=dict(qkv_bias=True)),
     _f("qwen3_moe", "qwen3_moe qwen3_vl_moe_text qwen3_vl_moe qwen3_omni_moe_text",
-       "Qwen3MoeForCausalLM Qwen3VLMoeForConditionalGeneration", kinds="flagged", moe="step", qk_norm="head",
+       "Qwen3MoeForCausalLM Qwen3VLMoeForConditionalGeneration", kinds="flagged_all", moe="step", qk_norm="head",
        mlp_bias=False, ignored=("use_qk_norm",)),
     _f("gpt_oss", "gpt_oss", "GptOssForCausalLM", kinds="period", period=2, moe="gpt_oss", d_expert=_PLAIN, sinks="all",
        defaults=dict(attention_bias=True)),
     _f("glm4_moe", "glm4_moe glm4v_moe_text", "Glm4MoeForCausalLM", moe="first_k", shared="count", out_bias=False,
        mlp_bias=False, qk_norm="?head", mtp="decoder", defaults=dict(first_k_dense_replace=1)),
     _f("dots1", "dots1", "Dots1ForCausalLM", moe="first_k", shared="count", qk_norm="head", mlp_bias=False),
-    _f("ernie4_5_moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", tied=True, moe="ernie", shared="count",
+    _f("ernie4_5_moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", moe="ernie", shared="count",
        bias_key="use_bias", ignored=("moe_gate", "moe_capacity", "moe_use_aux_free")),
     _f("hunyuan_moe", "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", mixer="hunyuan", qk_norm="head", moe="all",
        d_expert=_PLAIN, shared="hunyuan", mlp_bias=False,
@@ -172,7 +175,7 @@ FAMILIES = (
     _f("minimax_m3", "minimax_m3 minimax_m3_vl minimax_m3_vl_text",
        "MiniMaxM3ForCausalLM MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration MiniMaxM3VLForCausalLM",
        kinds="sparse_blocks", moe="first_k", d_expert=("moe_intermediate_size", "intermediate_size"),
-       shared="minimax_m3", qk_norm="head", mtp="uncounted",
+       shared="minimax_m3", qk_norm="head", mtp="uncounted", defaults=dict(first_k_dense_replace=0),
        ignored=("qk_norm_type", "use_routing_bias", "num_nextn_predict_layers", "use_gemma_norm", "use_qk_norm",
                 "dense_intermediate_size", "index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks",
                 "index_local_blocks"),
@@ -181,7 +184,8 @@ FAMILIES = (
        d_expert=_PLAIN, shared="llama4", mlp_bias=False,
        ignored=("use_qk_norm", "intermediate_size_mlp")),
     _f("mimo_v2", "mimo_v2_flash", "MiMoV2FlashForCausalLM", mixer="two_heads", kinds="mimo_v2", moe="first_k",
-       shared="count", out_bias=False, mlp_bias=False, mtp="uncounted", sinks="flags"),
+       shared="count", out_bias=False, mlp_bias=False, mtp="uncounted", sinks="flags",
+       defaults=dict(first_k_dense_replace=1)),
     _f("step3p7", "step3p7 step3p5", "Step3p7FlashForCausalLM Step3p7ForConditionalGeneration Step3p5ForCausalLM",
        mixer="step", kinds="listed", moe="first_k", shared="step", qk_norm="head", gate="head", mtp="uncounted",
        **_NO_BIAS,
@@ -190,7 +194,7 @@ FAMILIES = (
        defaults=dict(first_k_dense_replace=3)),
     # latent attention
     _f("deepseek_v2", "deepseek_v2", "DeepseekV2ForCausalLM", **_MLA_MOE | dict(mtp=""), mlp_bias=False,
-       ignored=_MLA_IGNORED, defaults=dict(first_k_dense_replace=0)),
+       ignored=_MLA_IGNORED, defaults=dict(first_k_dense_replace=0), only=dict(use_mla=True)),
     _f("deepseek_v3", "deepseek_v3 kimi_k2", "DeepseekV3ForCausalLM KimiK2ForCausalLM", **_MLA_MOE, mlp_bias=False,
        ignored=_MLA_IGNORED, defaults=dict(first_k_dense_replace=3)),
     _f("deepseek_v32", "deepseek_v32 glm_moe_dsa", "DeepseekV32ForCausalLM GlmMoeDsaForCausalLM",
@@ -202,9 +206,9 @@ FAMILIES = (
        defaults=dict(first_k_dense_replace=0)),
     _f("axk1", "axk1", "AXK1ForCausalLM", **_MLA_MOE, mlp_bias=False, n_expert_norms=1, ignored=_MLA_IGNORED,
        defaults=dict(first_k_dense_replace=1)),
-    _f("minicpm3", "minicpm3", "MiniCPM3ForCausalLM", mixer="latent", tied=True,
+    _f("minicpm3", "minicpm3", "MiniCPM3ForCausalLM", mixer="latent",
        ignored=(*_MLA_IGNORED, "scale_emb", "scale_depth", "dim_model_base")),
-    _f("youtu", "youtu youtu_llm", "YoutuForCausalLM", mixer="latent", tied=True, mlp_bias=False,
+    _f("youtu", "youtu youtu_llm", "YoutuForCausalLM", mixer="latent", mlp_bias=False,
        ignored=(*_MLA_IGNORED, "embedding_initializer_range")),
     _f("longcat", "longcat_flash", "LongcatFlashForCausalLM", mixer="longcat", moe="longcat", mlp_bias=False, n_norms=4,
        ignored=_MLA_IGNORED, checked="published total; transformers 5.24.0 gives idle experts matrices"),
@@ -227,20 +231,21 @@ FAMILIES = (
        ignored=(*_MLA_IGNORED, "kda_safe_gate", "kda_lower_bound", "mtp_loss_scaling_factor"),
        defaults=dict(first_k_dense_replace=2)),
     _f("mamba2", "mamba2", "Mamba2ForCausalLM", linear="plain_mamba2", kinds="recurrent", moe="none", n_norms=1,
-       ignored=("time_step_rank", "rms_norm", "expand")),
+       ignored=("time_step_rank", "rms_norm")),
     _f("falcon_mamba", "falcon_mamba", "FalconMambaForCausalLM", linear="plain_mamba1", kinds="recurrent", moe="none",
-       n_norms=1, tied=True, ignored=("mixer_rms_eps", "time_step_scale", "time_step_init_scheme", "expand")),
+       n_norms=1, ignored=("mixer_rms_eps", "time_step_scale", "time_step_init_scheme", "expand")),
     _f("nemotron_h", "nemotron_h", "NemotronHForCausalLM", linear="mamba2", kinds="blocks", moe="blocks", gated=False,
        shared="nemotron", n_norms=1, mtp="blocks",
        ignored=("sliding_window", "num_hidden_layers", "layer_types", "expand", "moe_shared_expert_overlap")),
     _f("bamba", "bamba", "BambaForCausalLM", linear="mamba2", kinds="members"),
-    _f("granitemoehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM", linear="mamba2", kinds="listed",
+    _f("granitemoehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM", linear="mamba2", kinds="recurrent",
        moe="optional", d_expert=_PLAIN, shared="granite", mlp_bias=False),
     _f("falcon_h1", "falcon_h1", "FalconH1ForCausalLM", linear="mamba2", kinds="parallel"),
     _f("jamba", "jamba", "JambaForCausalLM", linear="mamba1", kinds="jamba", moe="jamba", d_expert=_PLAIN, **_NO_BIAS),
-    _f("lfm2", "lfm2", "Lfm2ForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head", **_NO_BIAS),
-    _f("lfm2_moe", "lfm2_moe", "Lfm2MoeForCausalLM", tied=True, linear="short_conv", kinds="members", qk_norm="head",
-       moe="first_k", **_NO_BIAS),
+    _f("lfm2", "lfm2", "Lfm2ForCausalLM", linear="short_conv", kinds="members", qk_norm="head", **_NO_BIAS,
+       ignored=_LFM2),
+    _f("lfm2_moe", "lfm2_moe", "Lfm2MoeForCausalLM", linear="short_conv", kinds="members", qk_norm="head",
+       moe="first_k", **_NO_BIAS, ignored=_LFM2),
     _f("minimax", "minimax minimax_text_01 minimax_m1",
        "MiniMaxForCausalLM MiniMaxText01ForCausalLM MiniMaxM1ForCausalLM", linear="lightning",
        kinds="attn_type_list", moe="all", d_expert=_PLAIN, **_NO_BIAS,

@@ -114,15 +114,13 @@ def _same_everywhere(keys: Keys, *names: str) -> int:
     for name in names:
         value = keys.raw.get(name)
         if isinstance(value, list):
-            keys.used.add(name)
-            for index, entry in enumerate(value):
-                keys.checked(f"{name}[{index}]", entry)
-                if entry != value[0]:
+            entries = keys.sizes(name, keys.size("num_hidden_layers", "num_layers"))
+            for index, entry in enumerate(entries):
+                if entry != entries[0]:
                     raise keys.refuse(
-                        f"{name}[{index}] is {entry} and {name}[0] {value[0]}; allowed: one value for all"
+                        f"{name}[{index}] is {entry} and {name}[0] {entries[0]}; allowed: one value for all"
                     )
-            if value:
-                return value[0]
+            return entries[0]
     return keys.size(*names)
 
 

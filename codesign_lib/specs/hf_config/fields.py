@@ -165,10 +165,11 @@ class Config:
 
     ``name`` is what the file calls itself ("" mostly). ``text_path`` names the sub-config that held the language model
     ("" for the top level). ``mtp_layers`` are the layers of all multi-token-prediction modules, which are not among
-    ``layers``. ``d_per_layer_input`` and ``n_vocab_per_layer_input`` describe Gemma's table of per-layer embeddings.
-    ``n_vision_params`` counts tower and projector, ``None`` where their shape is not known. ``quantisation`` is the
-    method the file declares, "" if none. ``notes`` say which defaults were taken and what was left out;
-    ``unknown_keys`` which keys were not understood; ``used_keys`` which were read.
+    ``layers``; ``n_mtp_uncounted`` more are declared, but their shape is not known. ``d_per_layer_input`` and
+    ``n_vocab_per_layer_input`` describe Gemma's table of per-layer embeddings. ``n_vision_params`` counts tower and
+    projector, ``None`` where their shape is not known. ``quantisation`` is the method the file declares, "" if none.
+    ``notes`` say which defaults were taken and what was left out; ``unknown_keys`` which keys were not understood;
+    ``used_keys`` which were read.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Config:
     layers: tuple[Layer, ...]
     mtp_layers: tuple[Layer, ...]
     n_mtp_modules: int
+    n_mtp_uncounted: int
     n_final_norm_params: int
     head_bias: bool
     d_per_layer_input: int
@@ -193,3 +195,11 @@ class Config:
     unknown_keys: tuple[str, ...]
     used_keys: tuple[str, ...]
     source: str
+
+    def __post_init__(self) -> None:
+        for name, least in (("d_model", 1), ("n_vocab", 1), ("n_mtp_modules", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{self.source}: {name} is {value!r:.40}; allowed: a whole number from {least}")
+        if not isinstance(self.layers, tuple) or not self.layers:
+            raise ValueError(f"{self.source}: layers is {self.layers!r:.40}; allowed: a tuple of at least one layer")

@@ -28,8 +28,8 @@ _PATTERN = {"M": "linear", "E": "moe", "*": "full", "-": "mlp"}
 def layer_kinds(keys: Keys, family: Family, n_layers: int) -> list[str]:
     """One of ``full sliding chunked sparse linear parallel moe mlp`` for each of the layers.
 
-    An explicit list in the config goes before the family's rule. Layers are ``sliding`` or ``chunked`` only where the
-    window is on; a window that is declared but off leaves ``full``.
+    An explicit list in the config goes before the family's rule. ``sliding`` says what is built, not that the window
+    is on: a declared window may be off (``window_is_on``).
     """
     rule = _RULES[family.kinds]
     if family.kinds not in ("blocks", "parallel") and keys.has("layer_types", "layers_block_type"):
@@ -39,19 +39,12 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> list[str]:
         )
         kinds = [_NAMES[entry] for entry in entries]
         keys.used.update(_IMPLIED)
+        _check_listed(keys, family, name, kinds)
+        if family.name == "gemma4" and kinds[-1] == "sliding":
+            keys.note(f"{name}[{n_layers - 1}] is sliding: full, as Gemma 4 makes its last layer")
+            kinds[-1] = "full"
     else:
         kinds = rule(keys, family, n_layers)
-    on = _window_is_on(keys, family)
-    n_context = keys.raw.get("max_position_embeddings")
-    if on and "sliding" in kinds and isinstance(n_context, int):
-        width = keys.size("sliding_window", "sliding_window_size")
-        if width >= n_context:
-            on = False
-            keys.note(
-                f"the window of {width} tokens is no shorter than the longest context ({n_context}): full attention"
-            )
-    if "sliding" in kinds and not on:
-        kinds = ["full" if kind == "sliding" else kind for kind in kinds]
     if "linear" in kinds and not family.linear:
         raise keys.refuse(f"layer {kinds.index('linear')} is recurrent; allowed in {family.name}: attention only")
     return kinds
@@ -67,7 +60,10 @@ def blocks(keys: Keys, n: int) -> list[Keys]:
     for index, block in enumerate(value):
         if not isinstance(block, dict):
             raise keys.refuse(f"block_configs[{index}] is {block!r:.40}; allowed: an object")
-    return [Keys(block, f"{keys.where}: block_configs[{index}]") for index, block in enumerate(value)]
+    for index, block in enumerate(value):
+        name = f"block_configs[{index}]"
+        keys.children.setdefault(name, Keys(block, f"{keys.where}: {name}"))
+    return [keys.children[f"block_configs[{index}]"] for index in range(n)]
 
 
 def n_layers_of(keys: Keys, family: Family, most: int) -> int:
@@ -84,13 +80,43 @@ def n_layers_of(keys: Keys, family: Family, most: int) -> int:
     return keys.size("num_hidden_layers", "num_layers", "n_layer", most=most)
 
 
-def _window_is_on(keys: Keys, family: Family) -> bool:
-    if family.kinds == "flagged" or keys.has("use_sliding_window"):
-        flag = keys.flag("use_sliding_window", default=False)
-        return keys.has("sliding_window") and flag
-    if family.kinds not in ("all", "period", "listed", "mimo_v2", "nope"):
+_FLAGGED = ("flagged", "flagged_all", "flagged_odd", "nope")
+_WINDOWED = (*_FLAGGED, "all", "period", "listed", "mimo_v2", "every_fourth")
+
+
+def window_is_on(keys: Keys, family: Family, kinds: list[str]) -> bool:
+    """Whether sliding layers slide: a window is declared, its flag is set where the family has one, and it is shorter
+    than the longest context that the config gives.
+    """
+    if family.kinds not in _WINDOWED and keys.raw.get("use_sliding_window") is not False:
         return False
-    return keys.has("sliding_window", "sliding_window_size")
+    on = keys.flag("use_sliding_window", default=family.kinds not in _FLAGGED)
+    keys.used.update(("sliding_window", "sliding_window_size"))
+    if not on or family.kinds not in _WINDOWED:
+        return False  # a window that is off may be written as 0
+    width = keys.size("sliding_window", "sliding_window_size", default=None)
+    if width is None or "sliding" not in kinds:
+        return False
+    n_context = keys.raw.get("max_position_embeddings")
+    if isinstance(n_context, int) and width >= n_context:
+        keys.note(f"the window of {width} tokens is no shorter than the longest context ({n_context}): full attention")
+        return False
+    return True
+
+
+def _check_listed(keys: Keys, family: Family, name: str, kinds: list[str]) -> None:
+    # A layer that is listed as windowed needs a window, and a class that has one.
+    for kind, widths in (
+        ("sliding", ("sliding_window", "sliding_window_size")),
+        ("chunked", ("attention_chunk_size",)),
+    ):
+        if kind not in kinds:
+            continue
+        at = f"{name}[{kinds.index(kind)}] is {kind} attention"
+        if family.kinds not in (("chunks",) if kind == "chunked" else _WINDOWED):
+            raise keys.refuse(f"{at}; {widths[0]} has no effect in {family.name}; allowed: no such layers")
+        if not keys.has(*widths) and not (keys.has("use_sliding_window") and not keys.raw["use_sliding_window"]):
+            raise keys.refuse(f"{at} but {widths[0]} is missing; allowed: its number of tokens")
 
 
 def _full(keys: Keys, family: Family, n: int) -> list[str]:
@@ -105,6 +131,23 @@ def _flagged(keys: Keys, family: Family, n: int) -> list[str]:
     # Qwen2 and 3: the window holds from layer max_window_layers on, and only behind its flag.
     first = keys.size("max_window_layers", default=28, least=0)
     return ["sliding" if layer >= first else "full" for layer in range(n)]
+
+
+def _flagged_all(keys: Keys, family: Family, n: int) -> list[str]:
+    # Qwen3's experts: behind the flag every layer slides; the class has no max_window_layers.
+    keys.used.add("max_window_layers")
+    return ["sliding"] * n
+
+
+def _flagged_odd(keys: Keys, family: Family, n: int) -> list[str]:
+    # Qwen2's experts: layers 0, 2, 4, … below max_window_layers slide, the other way round than in dense Qwen2.
+    first = keys.size("max_window_layers", default=28, least=0)
+    return ["sliding" if (layer + 1) % 2 and layer < first else "full" for layer in range(n)]
+
+
+def _every_fourth(keys: Keys, family: Family, n: int) -> list[str]:
+    # CWM: layers 0, 4, 8, … are full, the rest slides.
+    return ["sliding" if layer % 4 else "full" for layer in range(n)]
 
 
 def _period(keys: Keys, family: Family, n: int) -> list[str]:
@@ -129,7 +172,7 @@ def _recurrent(keys: Keys, family: Family, n: int) -> list[str]:
 
 
 def _nope(keys: Keys, family: Family, n: int) -> list[str]:
-    # SmolLM3: layers without rotary embedding are the ones that may slide.
+    # SmolLM3: layers without rotary embedding are the ones that may slide, behind a flag.
     rotary = _rotary_layers(keys, n)
     return ["full" if has_rotary else "sliding" for has_rotary in rotary]
 
@@ -186,11 +229,15 @@ def block_list(keys: Keys, pattern: str, *lists: str) -> list[str]:
         for index, letter in enumerate(text):
             if letter not in _PATTERN:
                 raise keys.refuse(f"{pattern}[{index}] is {letter!r}; allowed: {', '.join(_PATTERN)}")
+        if not text:
+            raise keys.refuse(f"{pattern} is empty; allowed: one letter a layer")
         return [_PATTERN[letter] for letter in text]
     present = next((name for name in lists if keys.has(name)), None)
     if present is None:
         raise keys.refuse(f"{pattern} or {lists[0]} is missing; allowed: a config that gives one")
     value = keys.raw[present]
+    if value == []:
+        raise keys.refuse(f"{present} is empty; allowed: one entry a layer")
     entries = keys.listed(present, len(value) if isinstance(value, list) else 0, allowed=_NAMES)
     return [_NAMES[entry] for entry in entries]
 
@@ -223,6 +270,8 @@ def _attn_type_list(keys: Keys, family: Family, n: int) -> list[str]:
 _RULES: dict[str, Callable[[Keys, Family, int], list[str]]] = {
     "full": _full, "listed": _full, "all": _all, "flagged": _flagged, "period": _period, "interval": _interval,
     "recurrent": _recurrent,
-    "nope": _nope, "chunks": _chunks, "mimo_v2": _mimo_v2, "sparse_blocks": _sparse_blocks, "kimi": _kimi,
+    "nope": _nope, "chunks": _chunks, "flagged_all": _flagged_all, "flagged_odd": _flagged_odd,
+    "every_fourth": _every_fourth,
+    "mimo_v2": _mimo_v2, "sparse_blocks": _sparse_blocks, "kimi": _kimi,
     "blocks": _blocks, "members": _members, "parallel": _parallel, "jamba": _jamba, "attn_type_list": _attn_type_list,
 }  # fmt: skip

@@ -69,6 +69,14 @@ def heads(keys: Keys, family: Family, kind: str, d_model: int, **changed: object
     return Attention(**fields | changed)
 
 
+def unwindowed(layers: list[tuple[Mixer, ...]]) -> list[tuple[Mixer, ...]]:
+    """The same layers where the window is off: what it kept apart stays (heads, sizes, sinks), only it is gone."""
+    return [
+        tuple(_with(x, kind="full", window_tokens=None) if x.kind == "sliding" else x for x in layer)
+        for layer in layers
+    ]
+
+
 def head_size(keys: Keys, d_model: int, n_heads: int) -> int:
     """``head_dim`` or, where it is absent, hidden size / heads, which must then divide."""
     d_head = keys.size(*_HEAD_SIZE, default=None, most=2**16)
@@ -84,8 +92,8 @@ def head_size(keys: Keys, d_model: int, n_heads: int) -> int:
 def window(keys: Keys, kind: str) -> int | None:
     """Tokens a sliding or chunked layer keeps, ``None`` for a layer that keeps all."""
     if kind == "sliding":
-        return keys.size("sliding_window", "sliding_window_size")
-    return keys.size("attention_chunk_size") if kind == "chunked" else None
+        return keys.size("sliding_window", "sliding_window_size", default=None)
+    return keys.size("attention_chunk_size", default=None) if kind == "chunked" else None
 
 
 def _qk_norm(keys: Keys, family: Family) -> str:
@@ -152,7 +160,8 @@ def _hunyuan(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list
 
 
 def _two_heads(keys: Keys, family: Family, kinds: list[str], d_model: int) -> list[tuple[Mixer, ...]]:
-    # MiMo-V2: sliding layers have head counts and sizes of their own; values are narrower than keys.
+    # MiMo-V2: sliding layers have head counts and sizes of their own (twice the key-value heads where none are given);
+    # values are narrower than keys.
     made = {}
     for kind in set(kinds):
         at = "swa_" if kind == "sliding" else ""
@@ -162,7 +171,7 @@ def _two_heads(keys: Keys, family: Family, kinds: list[str], d_model: int) -> li
         flag = "add_swa_attention_sink_bias" if at else "add_full_attention_sink_bias"
         made[kind] = _with(
             base, n_heads=n_heads, d_head=d_head,
-            n_kv_heads=keys.size(f"{at}num_key_value_heads", default=base.n_kv_heads),
+            n_kv_heads=keys.size(f"{at}num_key_value_heads", default=base.n_kv_heads * (2 if at else 1)),
             d_value=keys.size(f"{at}v_head_dim", "v_head_dim", default=d_head),
             has_sinks=keys.flag(flag, default=bool(at)),
         )  # fmt: skip

@@ -46,6 +46,12 @@ _NATIVE = (
 )
 
 
+_MAGIC = (
+    (b"GGUF", "a GGUF file"), (b"PK\x03\x04", "a zip or PyTorch archive"), (b"\x1f\x8b", "a gzip file"),
+    (b"\x80", "a pickle"),
+)  # fmt: skip
+
+
 def load(config: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The top-level object of a config and a name for messages. A dict passes through (shallowly copied).
 
@@ -90,11 +96,17 @@ def _load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{name}: there is no such file; allowed: the path of a config.json") from None
     except OSError as error:
         raise ValueError(f"{name} cannot be read ({error.strerror}); allowed: a readable config.json") from None
+    except ValueError as error:  # a path that holds NUL or half a surrogate pair, or our own refusal
+        if type(error) is ValueError and str(error).startswith(name):
+            raise
+        raise ValueError(f"{name} is no path of a file; allowed: the path of a config.json") from None
     if len(data) > MAX_BYTES:
         raise ValueError(f"{name} has more than {MAX_BYTES} bytes; allowed: at most that for a config.json")
-    for magic, what in ((b"GGUF", "a GGUF file"), (b"PK\x03\x04", "a zip or PyTorch archive"), (b"\x80", "a pickle")):
+    for magic, what in _MAGIC:
         if data.startswith(magic):
             raise ValueError(f"{name} is {what}, not a config.json; it was not opened")
+    if data[8:9] == b"{" and b"\0" in data[:8]:  # the length of the header goes first, in eight bytes
+        raise ValueError(f"{name} is a safetensors file, not a config.json; it was not opened")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -115,9 +127,11 @@ def _load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {_short(twice)} is given twice")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {_short(key)} is given twice")
+            seen.add(key)
     return found
 
 
@@ -134,6 +148,10 @@ class Keys:
         self.given = {name for name, value in raw.items() if value is not None}
         self.used: set[str] = set()
         self.notes: list[str] = []
+        self.filled: dict[str, str] = {}
+        self.class_defaults: Mapping[str, Any] = {}
+        self.may_be_bare = False
+        self.children: dict[str, Keys] = {}
 
     def fill(self, defaults: Mapping[str, Any], why: str) -> None:
         """Take these values for the fields that are absent, and note each one."""
@@ -142,6 +160,22 @@ class Keys:
                 self.raw = {**self.raw, name: value}
                 self.note(f"{name} is absent: {value} ({why})")
 
+    def fill_absent(self, defaults: Mapping[str, Any], why: str, *, bare: bool) -> None:
+        """Let the class's defaults stand in for what is absent; ``null`` stays null, a field's other name goes first.
+
+        A field that every config spells out (it is read without a default) stays missing, unless ``bare``: the text
+        parts of multimodal configs leave out whatever is their class's default. What is used is noted.
+        """
+        absent = {name: value for name, value in defaults.items() if name not in self.raw}
+        self.raw = {**absent, **self.raw}
+        self.filled = dict.fromkeys(absent, why)
+        self.class_defaults = defaults
+        self.may_be_bare = bare
+
+    def default_of(self, name: str) -> Any:
+        """What the model's class declares for this field, ``None`` where it declares nothing."""
+        return self.class_defaults.get(name)
+
     def has(self, *names: str) -> bool:
         """Whether any of these is present (and not null)."""
         self.used.update(names)
@@ -149,6 +183,10 @@ class Keys:
 
     def _get(self, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
         present = [name for name in names if self.raw.get(name) is not None]
+        own = [name for name in present if name not in self.filled]
+        if not own and default is _MISSING and not self.may_be_bare:
+            present = []
+        present = own or present[:1]
         self.used.update(names)
         if not present:
             if default is _MISSING:
@@ -160,7 +198,10 @@ class Keys:
                     f"{self.where}: {present[0]} is {_short(self.raw[present[0]])} but {other} is "
                     f"{_short(self.raw[other])}; allowed: the same value in both"
                 )
-        return present[0], self.raw[present[0]]
+        value = self.raw[present[0]]
+        if present[0] in self.filled and (type(value), value) != (type(default), default):
+            self.note(f"{present[0]} is absent: {value} ({self.filled[present[0]]})")
+        return present[0], value
 
     def size(self, *names: str, default: Any = _MISSING, least: int = 1, most: int = MAX_SIZE) -> Any:
         """A whole number between ``least`` and ``most``; the default passes unchecked."""
@@ -234,7 +275,9 @@ class Keys:
         _, value = self._get((name,), _MISSING)
         if not isinstance(value, dict):
             raise ValueError(f"{self.where}: {name} is {_short(value)}; allowed: an object")
-        return Keys(value, f"{self.where}: {name}")
+        if name not in self.children:
+            self.children[name] = Keys(value, f"{self.where}: {name}")
+        return self.children[name]
 
     def note(self, text: str) -> None:
         """Remember something a reader should see, once."""

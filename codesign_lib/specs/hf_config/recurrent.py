@@ -33,6 +33,9 @@ def _mamba2(keys: Keys, d_model: int) -> Recurrent:
         d_head = keys.size("mamba_head_dim", "mamba_d_head", default=(d_inner or expand * d_model) // n_heads)
     if d_inner is not None and d_inner != n_heads * d_head:
         raise keys.refuse(f"mamba_d_ssm is {d_inner} but mamba_n_heads × mamba_d_head is {n_heads * d_head}")
+    if d_inner is None and keys.has("mamba_expand") and expand * d_model != n_heads * d_head:
+        raise keys.refuse(f"mamba_expand × hidden_size is {expand * d_model} but mamba_n_heads × mamba_d_head is "
+                          f"{n_heads * d_head}; allowed: the same")  # fmt: skip
     n_groups, d_state = keys.size("n_groups", "mamba_n_groups"), keys.size("ssm_state_size", "mamba_d_state")
     return Recurrent(
         kind="mamba2", n_heads=n_heads, n_key_heads=n_groups, d_key=d_state, d_value=d_head,
@@ -92,6 +95,10 @@ def _full_delta(keys: Keys, d_model: int) -> Recurrent:
 
 def _plain_mamba2(keys: Keys, d_model: int) -> Recurrent:
     n_heads, d_head, d_state = keys.size("num_heads"), keys.size("head_dim"), keys.size("state_size")
+    expand = keys.size("expand", default=2)
+    if expand * d_model != n_heads * d_head:
+        raise keys.refuse(f"expand × hidden_size is {expand * d_model} but num_heads × head_dim is {n_heads * d_head}; "
+                          "allowed: the same")  # fmt: skip
     n_groups = keys.size("n_groups", default=8)
     return Recurrent(
         kind="mamba2", n_heads=n_heads, n_key_heads=n_groups, d_key=d_state, d_value=d_head,
