@@ -75,3 +75,66 @@ def held_out(n: pd.Series, k: pd.Series, bit: int = 0) -> np.ndarray:
     layers, where = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
     bits = np.array([zlib.crc32(f"{int(a)}x{int(b)}".encode()) >> bit & 1 for a, b in layers], dtype=bool)
     return bits[where.ravel()]
+
+
+def attention(chip: str, engine: str, phase: str) -> pd.DataFrame:
+    """All measured attention kernels of one chip and engine, ``phase`` decode or prefill, one row a shape.
+
+    Columns: kernel (the engine's name for it), fmt (of the arithmetic), kv_fmt, n_batch, n_tokens (cached tokens that a
+    decoding query reads, its own included; or the length of a prompt without a prefix), n_heads, n_kv_heads, d_head,
+    window_tokens (0: none) and latency_s. Repeated measurements of one shape are averaged.
+    """
+    name = {"decode": "generation", "prefill": "context"}[phase]
+    folder = systems() / "data" / chip / "attention" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / f"{name}_attention_perf.parquet")
+    tokens = table.step + 1 if phase == "decode" else table.isl
+    window = table.window_size.astype(int) if "window_size" in table else 0
+    found = pd.DataFrame(
+        {
+            "kernel": table.kernel_source.astype(str),
+            "fmt": table.attn_dtype.map(FORMATS),
+            "kv_fmt": table.kv_cache_dtype.map(FORMATS),
+            "n_batch": table.batch_size,
+            "n_tokens": tokens,
+            "n_heads": table.num_heads,
+            # tables write 0 where every query head has its own
+            "n_kv_heads": table.num_key_value_heads.where(table.num_key_value_heads > 0, table.num_heads),
+            "d_head": table.head_dim,
+            "window_tokens": window,
+            "latency_s": table.latency * 1e-3,
+        }
+    )
+    return _averaged(found)
+
+
+def latent(chip: str, engine: str, phase: str) -> pd.DataFrame:
+    """Measured multi-head latent attention of DeepSeek's sizes (rank 512, rope 64): as :func:`attention`, without
+    n_kv_heads, d_head and window; n_heads is what one GPU holds."""
+    name = {"decode": "generation", "prefill": "context"}[phase]
+    folder = systems() / "data" / chip / "mla" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / f"{name}_mla_perf.parquet")
+    found = pd.DataFrame(
+        {
+            "kernel": table.kernel_source.astype(str),
+            "fmt": table.mla_dtype.map(FORMATS),
+            "kv_fmt": table.kv_cache_dtype.map(FORMATS),
+            "n_batch": table.batch_size,
+            "n_tokens": table.step + 1 if phase == "decode" else table.isl,
+            "n_heads": table.num_heads,
+            "latency_s": table.latency * 1e-3,
+        }
+    )
+    return _averaged(found)
+
+
+def _averaged(table: pd.DataFrame) -> pd.DataFrame:
+    keys = [name for name in table if name != "latency_s"]
+    return table.groupby(keys, as_index=False, sort=True)["latency_s"].mean()
+
+
+def hashed(table: pd.DataFrame, names: list[str], bit: int = 0) -> np.ndarray:
+    """Whether each row's named sizes are kept from the fit: a bit of their checksum, as in :func:`held_out`."""
+    keys, where = np.unique(table[names].to_numpy(), axis=0, return_inverse=True)
+    text = ("x".join(str(int(x)) for x in key) for key in keys)
+    bits = np.array([zlib.crc32(t.encode()) >> bit & 1 for t in text], dtype=bool)
+    return bits[where.ravel()]
