@@ -127,6 +127,35 @@ def latent(chip: str, engine: str, phase: str) -> pd.DataFrame:
     return _averaged(found)
 
 
+MOE_FORMATS = FORMATS | {"w4a8_mxfp4_mxfp8": "mxfp4"}  # MXFP4 weights, MXFP8 activations
+
+
+def moe(chip: str, engine: str) -> pd.DataFrame:
+    """Measured experts of a mixture, without router and communication, one row a shape and routing.
+
+    Columns: kernel, fmt, routing (balanced, power_law_1.01, power_law_1.2), n_tokens (of all ranks together), d_model,
+    d_expert (whole), n_chosen, n_experts, tp, ep and latency_s (of the busiest rank).
+    """
+    folder = systems() / "data" / chip / "moe" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / "moe_perf.parquet")
+    found = pd.DataFrame(
+        {
+            "kernel": table.kernel_source.astype(str),
+            "fmt": table.moe_dtype.map(MOE_FORMATS),
+            "routing": table.distribution.astype(str),
+            "n_tokens": table.num_tokens,
+            "d_model": table.hidden_size,
+            "d_expert": table.inter_size,
+            "n_chosen": table.topk,
+            "n_experts": table.num_experts,
+            "tp": table.moe_tp_size,
+            "ep": table.moe_ep_size,
+            "latency_s": table.latency * 1e-3,
+        }
+    )
+    return _averaged(found[found.fmt.notna()])
+
+
 def _averaged(table: pd.DataFrame) -> pd.DataFrame:
     keys = [name for name in table if name != "latency_s"]
     return table.groupby(keys, as_index=False, sort=True)["latency_s"].mean()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import calibrate_attention
+import calibrate_moe
 import fitting
 import measured
 import pandas as pd
@@ -66,7 +67,36 @@ def latent_heads() -> pd.DataFrame:
     return pd.concat(parts)[[*names, "latency_s"]]
 
 
+MOE_NAMES = ["chip", "engine", "gated", "fmt", "routing", "n_tokens", *calibrate_moe.LAYER]
+
+
+def moe_sample() -> pd.DataFrame:
+    """Experts: rows of every chip, engine and format, balanced and skewed by 1.2, half from held-out layers."""
+    parts = []
+    for routing in ("balanced", "power_law_1.2"):
+        for t in calibrate_moe.tables(routing):
+            drawn = t.rows.groupby("held_out").sample(5, random_state=SEED)
+            parts.append(drawn.assign(chip=t.chip, engine=t.engine, gated=t.gated))
+    return pd.concat(parts)[[*MOE_NAMES, "latency_s"]]
+
+
+def moe_ranks() -> pd.DataFrame:
+    """GB300, TensorRT-LLM, NVFP4 and FP8 block: DeepSeek-R1's experts, all EP and TP and numbers of tokens; and the
+    latent pair of 512 experts, with EP alone. Balanced, and EP skewed by 1.2."""
+    t = measured.moe("gb300", "trtllm")
+    t = t[t.kernel.isin(["moe_torch_flow_cutlass", "deepgemm", "moe_torch_flow_nongated"])]
+    r1 = (t.d_model == 7168) & (t.d_expert == 2048) & (t.n_experts == 256) & t.fmt.isin(["nvfp4", "fp8_block"])
+    latent = (t.n_experts == 512) & (t.n_chosen == 22) & (t.fmt == "nvfp4") & (t.tp == 1) & (t.d_expert == 2688)
+    balanced = (t.routing == "balanced") & ((t.fmt == "nvfp4") | (t.tp == 1))
+    t = t[(r1 | latent) & (balanced | ((t.routing == "power_law_1.2") & (t.tp == 1) & (t.fmt == "nvfp4")))]
+    t = t[t.n_tokens.isin([1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 16_384])]
+    return t.assign(chip="gb300", engine="trtllm", gated=t.kernel != "moe_torch_flow_nongated")[
+        [*MOE_NAMES, "latency_s"]
+    ]
+
+
 DRAWN: tuple[Callable[[], pd.DataFrame], ...] = (attention_sample, attention_heads, prefill_lengths, latent_heads)
+DRAWN += (moe_sample, moe_ranks)
 
 
 def pairs() -> Iterator[tuple[str, str]]:
