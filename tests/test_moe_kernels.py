@@ -112,6 +112,12 @@ class TestMeasured:
         ours = self.ours(t, chip="gb300", fmt="nvfp4")
         assert np.mean(np.abs(ours / t["latency_s"] - 1)) < 0.1
 
+    def test_skew_costs_what_the_busiest_rank_does(self):
+        t = published.table("moe_ranks").where(d_model=7168.0, fmt="nvfp4", tp=1.0, n_tokens=16_384.0, ep=32.0)
+        skewed, balanced = (t.where(routing=r)["latency_s"][0] for r in ("power_law_1.2", "balanced"))
+        ours = [moe_s(16_384, **ON_GB300, ep=32, routing=r) for r in ("skewed", "balanced")]
+        assert skewed / balanced > 1.5 and ours[0] / ours[1] > 1.5
+
     def test_thin_slices_cost_more_than_whole_experts(self):
         t = published.table("moe_ranks").where(d_model=7168.0, fmt="nvfp4", routing="balanced", n_tokens=128.0)
         ep, tp = (t.where(ep=e, tp=p)["latency_s"][0] for e, p in ((8.0, 1.0), (1.0, 8.0)))

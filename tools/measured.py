@@ -167,3 +167,28 @@ def hashed(table: pd.DataFrame, names: list[str], bit: int = 0) -> np.ndarray:
     text = ("x".join(str(int(x)) for x in key) for key in keys)
     bits = np.array([zlib.crc32(t.encode()) >> bit & 1 for t in text], dtype=bool)
     return bits[where.ravel()]
+
+
+NCCL = "2.29.2"
+NCCL_OPS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+            "alltoall": "all_to_all"}  # fmt: skip
+
+
+def nccl(chip: str) -> pd.DataFrame:
+    """NCCL inside one node: op, n_ranks, n_bytes (the whole buffer, not a rank's share), latency_s."""
+    table = pd.read_parquet(systems() / "data" / chip / "comm" / "nccl" / NCCL / "nccl_perf.parquet")
+    size = table.nccl_dtype.map({"half": 2, "int8": 1})
+    found = {"op": table.op_name.map(NCCL_OPS), "n_ranks": table.num_gpus, "n_bytes": table.message_size * size}
+    return _averaged(pd.DataFrame(found | {"latency_s": table.latency * 1e-3}))
+
+
+def all_reduce(chip: str, engine: str) -> pd.DataFrame:
+    """The engine's own all-reduce in BF16, SGLang's from a CUDA graph: n_ranks, n_bytes, latency_s.
+
+    Where one-shot and two-shot were both measured, the faster.
+    """
+    folder = systems() / "data" / chip / "comm" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / "custom_allreduce_perf.parquet")
+    table = table[~table.kernel_source.str.contains("eager")]
+    found = {"n_ranks": table.num_gpus, "n_bytes": table.message_size * 2, "latency_s": table.latency * 1e-3}
+    return pd.DataFrame(found).groupby(["n_ranks", "n_bytes"], as_index=False)["latency_s"].min()
