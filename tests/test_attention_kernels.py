@@ -155,6 +155,15 @@ class TestCalibration:
         checks = published.table("validation/attention_checks")
         assert len(checks) > 15 and not [v for v in checks["verdict"] if v.startswith("FAILS")]
 
+    def test_validation_shows_the_recorded_errors(self):
+        shown = published.table("validation/attention")
+        regimes = {"attention_prefill": ("prefill", "isl >= 1024"), "latent_decode": ("latent decode", "S >= 1024")}
+        for c in (c for c in CALIBRATED if c.kernel in regimes):
+            what, regime = regimes[c.kernel]
+            row = shown.where(what=what, regime=regime, chip=c.chip, engine=c.engine, fmt=c.fmt)
+            recorded = (100 * c.median_error_fraction, 100 * c.p90_error_fraction)
+            assert (row["median_percent"][0], row["p90_percent"][0]) == pytest.approx(recorded, abs=0.06)
+
     def test_the_third_roof_gives_gb200_and_gb300_one_efficiency(self):
         # the same kernels reach the same share of their roofs on both chips once exponentials are one of them
         for engine in ("trtllm", "sglang"):

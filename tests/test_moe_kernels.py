@@ -89,6 +89,14 @@ class TestCalibration:
         checks = published.table("validation/moe_checks")
         assert len(checks) > 10 and not [v for v in checks["verdict"] if v.startswith("FAILS")]
 
+    def test_validation_shows_the_recorded_errors(self):
+        shown = published.table("validation/moe").where(what="balanced", regime="all")
+        for c in CALIBRATED:
+            rows = shown.where(chip=c.chip, engine=c.engine)
+            figures = zip(rows["median_percent"].tolist(), rows["p90_percent"].tolist(), strict=True)
+            recorded = (100 * c.median_error_fraction, 100 * c.p90_error_fraction)
+            assert any(pair == pytest.approx(recorded, abs=0.06) for pair in figures)
+
 
 class TestMeasured:
     def ours(self, t, **how):
