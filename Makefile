@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SITE   := _build/html
 
 # What the executed notebooks and the site are made of. The last sees a file that was removed.
-PAIRS    := $(shell find studies book -name '*.py' -not -path '*/.ipynb_checkpoints/*')
+PAIRS    := $(shell find studies book '(' -name '*.py' -o -name '*.ipynb' ')' -not -path '*/.ipynb_checkpoints/*')
 LIBRARY  := $(shell find codesign_lib -name '*.py' -o -name '*.csv' -o -name '*.json')
 PAGES    := $(shell find book -type f -not -name '*.py' -not -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*')
 # 'book/.': the bare name is the target below
@@ -15,7 +15,8 @@ SETTINGS := _config.yml _toc.yml jupytext.toml
 PYTEST  := $(BIN)/python -m pytest
 # --dist loadscope: one notebook stays in one process
 NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/nbval_sanitize.cfg
-JUPYTER_BOOK := PYTHONPATH= $(BIN)/jupyter-book build . --all -n -W --keep-going
+# pages that are no longer written must not stay for links to find
+JUPYTER_BOOK := rm -rf $(SITE) && PYTHONPATH= $(BIN)/jupyter-book build . --all -n -W --keep-going
 
 .DEFAULT_GOAL := help
 .PHONY: help book test validate validate-packages bench lint clean
@@ -51,7 +52,8 @@ clean:  ## remove the site and the environments
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Say which: make PYTHON=python3.12 ..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "no virtual environment could be made (Debian: apt-get install python3-venv)"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
@@ -64,6 +66,7 @@ $(VENV)-packages/.installed: requirements-packages.txt requirements.txt pyprojec
 	$(VENV)-packages/bin/python -m pip install --quiet --disable-pip-version-check -e . -r requirements-packages.txt
 	touch $@
 
+# notebooks are prerequisites and products: one that was edited is written anew
 _build/.executed: $(PAIRS) $(LIBRARY) $(FOLDERS) $(SETTINGS) tools/studies.py $(VENV)/.installed
 	$(BIN)/python tools/studies.py run
 	@mkdir -p $(@D) && touch $@

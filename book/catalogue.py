@@ -11,11 +11,11 @@
 # # Catalogue
 #
 # The chips, number formats and models that the library knows, printed from it. Nothing here is typed; where sources
-# disagree the chosen value and the others stand side by side. A dash means that the number is not public, and asking
-# the library for it raises an error.
+# disagree the chosen value and the others stand side by side. A dash stands for a number that the chip does not have or
+# that is not public; asking for such a peak raises an error, never another format's peak.
 
 # %% tags=["hide-input"]
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, tables
 from codesign_lib.report.plotting import say, si, table
 from codesign_lib.specs import published
 from codesign_lib.specs.formats import FORMATS
@@ -88,7 +88,7 @@ table({
 # more than the last printed digit. A rack of 72 GB300 is held against what its product page says of the whole.
 
 # %% tags=["hide-input"]
-plotting.checks(claims.check("chips"))
+tables.checks(claims.check("chips"))
 
 # %% [markdown]
 # ## Models
@@ -114,7 +114,8 @@ say(", ".join(f"`{name}`" for name in MODELS))
 # %% [markdown]
 # ### Parameters in named parts
 #
-# In millions; names as in the library. *MTP* (multi-token prediction) and *vision* are apart and in none of the totals above.
+# In millions; names as in the library. *mtp* (multi-token prediction) and *vision* are apart and in
+# none of the totals above; a dash there can also mean that the config does not give their shape (see the notes below).
 
 # %% tags=["hide-input"]
 names = list(dict.fromkeys(name for m in models for name in m.n_params_by_part))
@@ -133,12 +134,13 @@ table({"model": [m for m, _ in notes], "note": [note for _, note in notes], "con
 # %% [markdown]
 # ### Held against transformers
 #
-# Each config that the package transformers has a class for was built without memory and its parameters counted.
+# Each config that the package transformers has a class for, and that we do not refuse, was built without memory and its
+# parameters counted.
 
 # %% tags=["hide-input"]
 counts, header = published.table("validation/configs"), published.table("validation/configs").header
-unequal = counts.where(equal="no")
-say(f"{header['version']}, {header['date']}: {(counts['equal'] == 'yes').sum()} of {len(counts)} configs have the same number of parameters, to the last one.")
+unequal, compared = counts.where(equal="no"), [t != "" and ours > 0 for t, ours in zip(counts["theirs_n_params"], counts["ours_n_params"], strict=True)]
+say(f"{header['version']}, {header['date']}: {(counts['equal'] == 'yes').sum()} of the {sum(compared)} configs compared have the same number of parameters, to the last one. The rest:")
 
 # %% tags=["hide-input"]
-table({"config": unequal["name"], "ours": unequal["ours_n_params"], "theirs": [t or "–" for t in unequal["theirs_n_params"]], "reason": unequal["reason"]})
+table({"config": unequal["name"], "ours": [n or "–" for n in unequal["ours_n_params"]], "theirs": [t or "–" for t in unequal["theirs_n_params"]], "reason": unequal["reason"]})

@@ -22,10 +22,10 @@
 # Made by hand, before anything was computed:
 #
 # 1. GB300 multiplies 15 PFLOP/s in NVFP4 and reads 8 TB/s. A square layer that reads NVFP4 and writes BF16 moves
-#    about 2.5 bytes for every 2H FLOP, so H must be about **2,350**.
+#    about 2.56 bytes for every 2H FLOP, so H must be about **2,400**.
 # 2. Writing the wide BF16 output costs most, so a small H′ hurts the **down-projection** most.
-# 3. At 8,192 tokens and H = 4,096 nothing but the multiplication should matter: real NVFP4 kernels reach about **70 %**
-#    of the bound.
+# 3. At 8,192 tokens and H = 4,096 nothing but the multiplication should matter: real kernels reach about **70 %** of
+#    the bound.
 
 # %% [markdown]
 # ## Setting
@@ -38,7 +38,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from codesign_lib.cost import kernels, ops, roofline
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import gemm as measured
 from codesign_lib.report.plotting import say, si, table
 from codesign_lib.specs import formats, hardware, models
@@ -215,7 +215,7 @@ plt.show()
 # article does not say so.
 
 # %%
-plotting.checks(claims.check("table2"), prefix="µ")
+tables.checks(claims.check("table2"), prefix="µ")
 
 # %% [markdown]
 # Reading and writing together take longer than the arithmetic at every M. From M = 2,048 on the write is the larger
@@ -294,7 +294,7 @@ table({"NVFP4, H′ = 512": parts, "up, µs": [f"{1e6 * t[0]:.1f}" for t in part
 #
 # Look at how far below the roof the markers lie, and at which layer lies lowest: on the slope it is the smallest one.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The roofline of GB300 in NVFP4 (BF16 out), and four layers of real models at 1 to 16,384 tokens, measured in TensorRT-LLM. Every marker would lie on the roof if the roofline were the whole story.", "name": "fig-roofline"}, "image": {"alt": "Log-log roofline: the roof rises with 8 terabytes a second to the ridge at 1,875 FLOP per byte and is flat at 15 PFLOP/s. Measured markers run below and parallel to it, the two smallest layers lowest by nearly a factor of ten, and flatten at about a third of the peak; Llama-3.1-405B's falls again at the most tokens."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "The roofline of GB300 in NVFP4 (BF16 out), and four layers of real models at 1 to 16,384 tokens, measured in TensorRT-LLM. Every marker would lie on the roof if the roofline were the whole story.", "name": "fig-roofline"}, "image": {"alt": "Log-log roofline: the roof rises with 8 terabytes a second to the ridge at 1,875 FLOP per byte and is flat at 15 PFLOP/s. Measured markers run below and parallel to it, the two smallest layers lowest by nearly a factor of ten, and flatten at or below a third of the peak; Llama-3.1-405B's falls again at the most tokens."}}
 layers = {"Llama-3.1-405B out": (16384, 16384), "DeepSeek-R1 out": (16384, 7168)}
 layers |= {"DeepSeek-R1 shared gate_up": (7168, 4096), "DeepSeek-R1 shared down": (2048, 7168)}
 fig, ax = plt.subplots()

@@ -33,3 +33,8 @@ def test_law_by_hand_and_broadcast():
     assert found.shape == (2, 2)
     assert found[1, 0] == pytest.approx(2e-5 + 5e-7 * 3)
     assert experts.moe_law_s(2, n_experts=4, n_chosen=2, numbers=numbers | {"token_s": 1e-6}) == pytest.approx(2.35e-5)
+
+
+def test_one_choice_of_many_above_the_experts_is_refused():
+    with pytest.raises(ValueError, match="n_chosen is above n_experts"):
+        experts.active_experts(1, n_experts=[8, 256], n_chosen=16)

@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from codesign_lib.specs import formats
 from codesign_lib.specs.formats import FORMATS, Precision, as_format
+from codesign_lib.specs.hardware import chip
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,31 @@ def test_every_format_is_listed_under_its_name():
 def test_unknown_format(bad):
     with pytest.raises(ValueError, match=r"unknown format .*; known: bf16, fp8"):
         as_format(bad)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"payload_bits": 0}, "payload_bits is 0; allowed: whole numbers of at least 1"),
+        ({"payload_bits": 4.5}, "payload_bits is 4.5"),
+        ({"scale_bits": -8}, "scale_bits is -8"),
+        ({"block_elements": 0}, "block_elements is 0"),
+        ({"peak": "power_w"}, "peak is 'power_w'; allowed: a rate of a chip"),
+    ],
+)
+def test_a_format_is_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(formats.NVFP4, **change)
+
+
+def test_a_format_that_no_chip_multiplies_is_refused():
+    fp3 = dataclasses.replace(formats.NVFP4, name="fp3", payload_bits=3, peak="fp3_flops_per_s")
+    with pytest.raises(ValueError, match="GB300 has no fp3 peak"):
+        chip("gb300").peak_flops_per_s(fp3)
+
+
+def test_fp4_payload_runs_at_the_rate_of_nvfp4():
+    assert formats.FP4_PAYLOAD.peak == formats.NVFP4.peak
 
 
 class TestPrecision:

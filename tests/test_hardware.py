@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from codesign_lib.specs import hardware
@@ -59,12 +60,15 @@ def test_sparse_peaks_are_not_taken_for_dense_ones():
             assert c.fp8_flops_per_s == pytest.approx(2 * c.bf16_flops_per_s, rel=1e-3), c.name
 
 
+TOPOLOGY = {"mi300x": "mesh", "mi355x": "mesh", "tpu_v5p": "torus", "tpu_v6e": "torus"}
+
+
 @pytest.mark.parametrize("name", WANTED)
 def test_links_are_one_direction_and_fit_their_topology(name):
     c = chip(name)
+    assert c.link_topology == TOPOLOGY.get(name, "switch")
     n_links = c.link_bytes_per_s / c.link_peer_bytes_per_s
-    assert n_links == {"switch": 1, "mesh": c.n_scale_up - 1}.get(c.link_topology, n_links)
-    assert n_links == round(n_links)
+    assert n_links == {"mesh": 7, "tpu_v5p": 6, "tpu_v6e": 4}.get(name, {"mesh": 7}.get(c.link_topology, 1))
 
 
 def test_nvl72_is_one_domain_and_hgx_one_of_eight():
@@ -93,6 +97,25 @@ def test_other_values_differ_from_the_chosen_one():
         ("gb300", "hbm_bytes", 288e9),
         ("gb300", "int8_ops_per_s", 5e15),
         ("b300_sxm", "power_w", 1000.0),
+        ("b200_sxm", "nvfp4_flops_per_s", 18e15),
+        ("b300_sxm", "nvfp4_flops_per_s", 18e15),
+        ("gb200", "nvfp4_flops_per_s", 20e15),
+        ("gb300", "nvfp4_flops_per_s", 20e15),
+        ("b300_sxm", "nvfp4_flops_per_s", 15e15),
+        ("gb200", "bf16_flops_per_s", 2.25e15),
+        ("gb200", "fp8_flops_per_s", 4.5e15),
+        ("b300_sxm", "fp8_flops_per_s", 7e15),
+        ("b300_sxm", "bf16_flops_per_s", 3.5e15),
+        ("gb300", "bf16_flops_per_s", 5e15),
+        ("gb300", "fp8_flops_per_s", 10e15),
+        ("b200_sxm", "hbm_bytes", 192e9),
+        ("gb200", "hbm_bytes", 189e9),
+        ("gb200", "hbm_bytes", 192e9),
+        ("gb300", "hbm_bytes", 279e9),
+        ("gb300", "int8_ops_per_s", 319e12),
+        ("gb300", "link_bytes_per_s", 1.8e12),
+        ("b200_sxm", "link_bytes_per_s", 1.8e12),
+        ("b200_sxm", "l2_bytes", 126e6),
     ],
 )
 def test_known_disagreements_are_kept(name, field, value):
@@ -106,11 +129,22 @@ def test_what_if_with_nonsense_is_refused(bad):
 
 
 @pytest.mark.parametrize(
-    ("field", "bad"), [("hbm_bytes_per_s", None), ("hbm_bytes_per_s", "8e12"), ("n_sms", True), ("n_scale_up", 0)]
+    ("field", "bad"),
+    [("hbm_bytes_per_s", None), ("hbm_bytes_per_s", "8e12"), ("n_sms", True), ("n_sms", 1.5), ("n_scale_up", 0)],
 )
 def test_what_if_with_another_type_is_refused(field, bad):
-    with pytest.raises(ValueError, match=rf"GB300.{field} is .*; allowed: a finite number above 0"):
+    with pytest.raises(ValueError, match=rf"GB300.{field} is .*; allowed: a (finite|whole) number above 0"):
         dataclasses.replace(chip("gb300"), **{field: bad})
+
+
+def test_numpy_scalars_are_numbers():
+    assert dataclasses.replace(chip("gb300"), n_sms=np.int64(148)).n_sms == 148
+
+
+def test_other_values_stand_for_a_field():
+    other = hardware.Other(field="hbm", value=1.0, source="x", reading="y")
+    with pytest.raises(ValueError, match="another value of 'hbm'; allowed: a field of Chip"):
+        dataclasses.replace(chip("gb300"), others=(other,))
 
 
 def test_what_if_topology_is_checked():

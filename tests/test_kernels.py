@@ -79,6 +79,7 @@ def test_a_perfect_kernel_approaches_the_roofline():
 @given(m=SIZES, k=SIZES, n=SIZES)
 @settings(max_examples=40, deadline=None)
 def test_never_faster_than_the_bound(c, m, k, n):
+    k *= 16  # NVFP4's block
     for source in (None, calibration.UNIVERSAL, "b200_sxm" if c.fmt == "nvfp4" else "h100_sxm"):
         time_s = kernels.gemm_s(m, k, n, chip=c.chip, fmt=c.fmt, engine=c.engine, transfer_from=source)
         assert time_s >= kernels.gemm_s(m, k, n, chip=c.chip, fmt=c.fmt, engine=c.engine, bound=True)
@@ -89,8 +90,9 @@ def test_never_faster_than_the_bound(c, m, k, n):
 @settings(max_examples=40, deadline=None)
 def test_more_is_never_faster(key, m, k, n, more):
     engine, fmt = key
+    k *= 16  # NVFP4's block
     base, *larger = kernels.gemm_s(
-        [m, m + more, m, m], [k, k, k + more, k], [n, n, n, n + more], chip="gb300", fmt=fmt, engine=engine
+        [m, m + more, m, m], [k, k, k + 16 * more, k], [n, n, n, n + more], chip="gb300", fmt=fmt, engine=engine
     )
     assert all(t >= base * (1 - 1e-12) for t in larger)
 
@@ -224,3 +226,34 @@ def test_bytes_are_those_of_the_formats():
     assert (BF16.bytes_per_element, NVFP4.bytes_per_element) == (2, 0.5625)
     big = kernels.gemm_s(1, 65536, 65536, chip="gb300", fmt="nvfp4", bound=True)
     assert big == pytest.approx(0.5625 * 65536**2 / 8e12, rel=1e-4)
+
+
+@pytest.mark.parametrize("field", ["hbm_bytes_per_s", "nvfp4_flops_per_s", "l2_bytes"])
+def test_a_changed_chip_needs_a_transfer_by_name(field):
+    changed = dataclasses.replace(chip("gb300"), **{field: 1e12})
+    with pytest.raises(ValueError, match="this GB300 is not the one that was measured; allowed: transfer_from='gb300'"):
+        kernels.gemm_s(64, 4096, 4096, chip=changed, fmt="nvfp4")
+
+
+def test_the_feed_rate_grows_with_the_peak_from_any_source():
+    # B200 to GB300 in BF16: the peak an SM grows by 2500/2250 · 148/152; a feed-bound product shows it
+    numbers = calibration.gemm("b200_sxm", "trtllm", "bf16").numbers
+    grown = numbers["operand_bytes_per_s"] * (2500 / 2250) * (148 / 152)
+    form = dict(chip="gb300", fmt="bf16", kernel=kernels.KERNELS["trtllm", "bf16"])
+    wanted = kernels.form_s(8, 65536, 65536, **form, numbers={**numbers, "operand_bytes_per_s": grown})
+    assert kernels.gemm_s(8, 65536, 65536, chip="gb300", fmt="bf16", transfer_from="b200_sxm") == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("k", [15, 2501, [4096, 360]])
+def test_nvfp4_takes_whole_blocks_along_k(k):
+    with pytest.raises(ValueError, match=r"gemm_s: k is \d+; allowed in NVFP4: multiples of its block, 16"):
+        kernels.gemm_s(1, k, 4096, chip="gb300", fmt="nvfp4")
+
+
+def test_what_is_no_name_and_no_flag_is_refused():
+    with pytest.raises(ValueError, match="transfer_from is \\['gb300'\\]; allowed: the name"):
+        kernels.gemm_s(1, 64, 64, chip="gb300", fmt="bf16", transfer_from=["gb300"])
+    with pytest.raises(ValueError, match="bound is 'no'; allowed: True, False"):
+        kernels.gemm_s(1, 64, 64, chip="gb300", fmt="bf16", bound="no")
+    with pytest.raises(ValueError, match=r"gemm_s: m of shape \(2,\) and k of shape \(3,\)"):
+        kernels.gemm_s([1, 2], [64, 64, 64], 64, chip="gb300", fmt="bf16")

@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
+from codesign_lib.specs import published
 from codesign_lib.specs.published import Claim
 
 
@@ -23,6 +24,16 @@ from codesign_lib.specs.published import Claim
 )
 def test_si(value, unit, text):
     assert plotting.si(value, unit) == text
+
+
+def test_si_refuses_a_prefix_that_is_none():
+    with pytest.raises(ValueError, match="prefix is 'x'; allowed: q, r"):
+        plotting.si(1.0, "s", prefix="x")
+
+
+@pytest.mark.parametrize("value", [1e-300, -1e300])
+def test_si_beyond_the_prefixes_stays_short(value):
+    assert len(plotting.si(value, "s")) < 12
 
 
 def test_si_with_a_fixed_prefix():
@@ -62,6 +73,11 @@ def test_table_shows_infinity():
     assert "∞" in repr(plotting.table({"n": [np.inf]}))
 
 
+def test_table_shows_large_numbers_whole_and_nan_as_a_dash():
+    shown = repr(plotting.table({"n": [12345.678, float("nan"), True, None]}))
+    assert [word in shown for word in ("12,346", "–", "True", "None")] == [True] * 4
+
+
 def test_table_refuses_ragged_columns():
     with pytest.raises(ValueError, match="columns of different lengths"):
         plotting.table({"a": [1, 2], "b": [1]})
@@ -74,14 +90,20 @@ def test_sentence_has_markdown_and_a_text_twin():
 
 def test_a_failing_claim_is_shown_as_such():
     claim = Claim(what="x", value=1.0, unit="s", source="somebody", kind="exact")
-    assert "FAILS" in repr(plotting.checks([claim.check(2.0)]))
-    assert "FAILS" not in repr(plotting.checks(claims.check("table2")))
+    assert "FAILS" in repr(tables.checks([claim.check(2.0)]))
+    assert "FAILS" not in repr(tables.checks(claims.check("table2")))
 
 
 def test_colours_mean_one_thing():
     roles = {plotting.COMPUTE, plotting.MEMORY, plotting.NETWORK, plotting.MEASURED}
     assert len(roles) == 4
     assert roles.isdisjoint(plotting.SERIES)
+
+
+@pytest.mark.parametrize("ends", [{"low": 0.0}, {"low": 1e4}, {"high": 100.0}])
+def test_roof_needs_both_sides_of_the_ridge(ends):
+    with pytest.raises(ValueError, match="on both sides of the ridge at 1875"):
+        plotting.roof(None, "gb300", "nvfp4", **ends)
 
 
 def test_roof_has_its_knee_at_the_ridge():
@@ -92,3 +114,41 @@ def test_roof_has_its_knee_at_the_ridge():
     assert memory.get_xdata()[1] == 1875
     assert set(compute.get_ydata()) == {15e15}
     plt.close()
+
+
+def test_named_takes_the_longest_suffix_and_shows_what_is_absent():
+    assert tables.named("hbm_bytes_per_s", 8e12) == "8.00 TB/s"
+    assert tables.named("tokens_per_s", 1200.0) == "1.20 k/s"
+    assert tables.named("launch_s", None) == "–"
+    assert tables.named("n_sms", 152) == "152"
+
+
+class TestPivot:
+    def rows(self, **columns):
+        header = dict.fromkeys(published.HEADER, "a")
+        return published.Table(name="t", header=header, columns={c: np.array(v) for c, v in columns.items()})
+
+    def test_places_every_row_and_shows_what_is_absent(self):
+        rows = self.rows(chip=["a", "a", "b"], fmt=["x", "y", "y"], s=[1.0, 2.0, 3.0])
+        shown = tables.pivot(rows, index=["chip"], across="fmt", cell="{s:.1f}")
+        assert shown.header == ("chip", "x", "y")
+        assert shown.rows == (("a", "1.0", "2.0"), ("b", "–", "3.0"))
+
+    def test_only_picks_and_orders(self):
+        rows = self.rows(chip=["a", "a", "a"], fmt=["x", "y", "z"], s=[1.0, 2.0, 3.0])
+        shown = tables.pivot(rows, index=["chip"], across="fmt", cell="{s:.0f}", only=["z", "x"])
+        assert (shown.header, shown.rows) == (("chip", "z", "x"), (("a", "3", "1"),))
+
+    def test_refuses_two_rows_for_a_cell(self):
+        rows = self.rows(chip=["a", "a"], fmt=["x", "x"], s=[1.0, 2.0])
+        with pytest.raises(ValueError, match=r"two rows of t for \['a'\], x"):
+            tables.pivot(rows, index=["chip"], across="fmt", cell="{s}")
+
+
+def test_summary_counts_what_holds_and_names_the_worst():
+    measured = {"unit": "s", "source": "somebody", "kind": "measured"}
+    good = Claim(what="good", value=1.0, recorded_gap=0.1, **measured).check(1.1)
+    moved = Claim(what="moved", value=1.0, recorded_gap=0.0, **measured).check(0.7)
+    exact = Claim(what="x", value=1.0, unit="s", source="somebody", kind="exact").check(1.0)
+    shown = tables.summary({"a": [good, moved], "b": [exact]})
+    assert shown.rows == (("a", "2", "1", "20.0%", "-30.0%", "moved"), ("b", "1", "1", "–", "–", "–"))

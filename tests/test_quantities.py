@@ -21,6 +21,11 @@ def test_what_is_not_a_real_number(bad):
         as_floats("test", x=bad)
 
 
+def test_a_mask_is_not_lost_in_silence():
+    with pytest.raises(ValueError, match="x is a masked array"):
+        as_floats("test", x=np.ma.array([1, 2], mask=[0, 1]))
+
+
 @pytest.mark.parametrize("bad", [0, -1, np.inf, -np.inf])
 def test_positive_refuses(bad):
     with pytest.raises(ValueError, match=r"test: x is .*; allowed: finite numbers above 0"):

@@ -79,6 +79,20 @@ def test_min_tokens_is_where_both_terms_are_equal(k, n, on, weights, outputs):
 
 
 @given(chip_and_format, format_names)
+def test_no_tokens_suffice_at_the_threshold_itself(on, outputs):
+    name, fmt = on
+    h = roofline.min_sizes(name, inputs=fmt, outputs=outputs).square
+    mix = {"inputs": fmt, "weights": fmt, "outputs": outputs}
+    assert np.isinf(roofline.min_tokens(h, h, name, **mix))
+    assert np.isfinite(roofline.min_tokens(h * 1.001, h * 1.001, name, **mix))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_min_tokens_of_absurd_sizes_is_not_nan(size):
+    assert not np.isnan(roofline.min_tokens(size, size, "gb300", inputs="bf16", weights="bf16", outputs="bf16"))
+
+
+@given(chip_and_format, format_names)
 def test_min_sizes_are_where_the_limit_meets_the_ridge(on, outputs):
     name, fmt = on
     ridge, least = roofline.ridge_flops_per_byte(name, fmt), roofline.min_sizes(name, inputs=fmt, outputs=outputs)
@@ -118,8 +132,21 @@ class TestFractionOfBound:
 
     def test_faster_than_the_bound_is_an_error(self):
         # 5.98 TB/s on a chip of 4.8 TB/s: all experts were counted where a few are read
-        with pytest.raises(ValueError, match=r"1\.25 times the bound of H200 SXM in BF16; allowed: at most 1"):
+        with pytest.raises(ValueError, match=r"1\.24583 times the bound of H200 SXM in BF16; allowed: at most 1"):
             roofline.fraction_of_bound(Work(0.0, 5.98e12), 1.0, "h200_sxm", "bf16")
+
+    def test_one_time_of_many_above_the_bound_is_an_error(self):
+        with pytest.raises(ValueError, match="2 times the bound"):
+            roofline.fraction_of_bound(Work(989.5e12, 0.0), [2.0, 0.5], "h100_sxm", "bf16")
+        with pytest.raises(ValueError, match=r"1\.001 times the bound"):
+            roofline.fraction_of_bound(Work(989.5e12, 0.0), 1 / 1.001, "h100_sxm", "bf16")
+
+    def test_exactly_the_bound_does_not_hang_on_the_last_bit(self):
+        assert roofline.fraction_of_bound(Work(989.5e12, 0.0), 1 - 1e-12, "h100_sxm", "bf16") == 1
+
+    def test_shapes_that_do_not_broadcast_are_named(self):
+        with pytest.raises(ValueError, match=r"fraction_of_bound: work of shape \(2,\) and measured_s of shape \(3,\)"):
+            roofline.fraction_of_bound(Work([1.0, 2.0], 0.0), [1.0, 2.0, 3.0], "gb300", "bf16")
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
     def test_refuses_times_that_are_none(self, bad):
@@ -147,6 +174,21 @@ class TestWork:
     def test_adds_to_work_alone(self):
         with pytest.raises(TypeError):
             Work(1.0, 1.0) + 1
+
+    def test_an_array_of_times_repeats_by_element(self):
+        repeated = np.array([1.0, 2.0]) * Work(3.0, 4.0)
+        assert isinstance(repeated, Work)
+        assert repeated.flops.tolist() == [3.0, 6.0]
+
+    @pytest.mark.parametrize("bad", [-1, "3", True, float("nan")])
+    def test_refuses_times_that_are_none(self, bad):
+        with pytest.raises(ValueError, match="Work: times is"):
+            Work(1.0, 1.0) * bad
+
+    def test_is_read_only(self):
+        work = Work(np.ones(2), 1.0)
+        with pytest.raises(ValueError, match="read-only"):
+            work.flops[0] = 2.0
 
     def test_is_frozen(self):
         with pytest.raises(dataclasses.FrozenInstanceError):

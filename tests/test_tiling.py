@@ -135,3 +135,8 @@ def test_scales_refuse_what_has_no_blocks_or_layout():
         tiling.scale_bytes(128, 1000)
     with pytest.raises(ValueError, match="allowed: 128x4, 8x4"):
         tiling.scale_bytes(128, 1024, layout="4x4")
+
+
+def test_one_size_of_many_with_too_many_ranks_is_refused():
+    with pytest.raises(ValueError, match="per_rank"):
+        tiling.per_rank([4096, 4], 8)

@@ -15,7 +15,7 @@ sys.meta_path.insert(0, Absent())
 import codesign_lib
 names = [m.name for m in pkgutil.walk_packages(codesign_lib.__path__, "codesign_lib.")]
 for name in names:
-    if name != "codesign_lib.report.plotting":
+    if name not in ("codesign_lib.report.plotting", "codesign_lib.report.tables"):
         importlib.import_module(name)
 from codesign_lib.report import claims
 assert all(check.ok for check in claims.check("table2"))

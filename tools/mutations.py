@@ -19,14 +19,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
-NBVAL = "--nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/nbval_sanitize.cfg"
-NOTEBOOKS = "studies/01_roofline.ipynb book/evidence/linear_gb300.ipynb"
+PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "auto"]
+NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", "tests/nbval_sanitize.cfg"]
+NOTEBOOKS = [str(p.relative_to(ROOT)) for f in ("studies", "book") for p in (ROOT / f).rglob("*.ipynb")]
 CHECKS = {
-    "pairs": f"{PYTHON} tools/studies.py check",
-    "tests": f"{PYTHON} -m pytest -q -n 2 tests codesign_lib --ignore tests/site",
-    "nbval": f"{PYTHON} -m pytest -q -n 2 --dist loadscope {NBVAL} {NOTEBOOKS}",
-    "site build": f"{ROOT}/.venv/bin/jupyter-book build . --all -n -W --keep-going",
-    "site": f"{PYTHON} -m pytest -q -n 2 --dist loadscope tests/site",
+    "pairs": [PYTHON, "tools/studies.py", "check"],
+    "tests": [*PYTEST, "tests", "codesign_lib", "--ignore", "tests/site"],
+    "nbval": [*PYTEST, "--dist", "loadscope", *NBVAL, *NOTEBOOKS],
+    "site build": [f"{ROOT}/.venv/bin/jupyter-book", "build", ".", "--all", "-n", "-W", "--keep-going"],
+    "site": [*PYTEST, "--dist", "loadscope", "tests/site"],
 }
 # the lines of a check's output that tell a person where to look, and what was wrong there
 WHERE = re.compile(r"^(FAILED|ERROR)|differs from|not executed|stored error|no \.py beside|WARNING")
@@ -105,9 +106,9 @@ def run(name: str, path: str, edit: Edit, folder: Path) -> bool:
     env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         for check, command in CHECKS.items():
-            done = subprocess.run(command.split(), cwd=folder, env=env, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
             if done.returncode:
-                lines = (done.stdout + done.stderr).splitlines()
+                lines = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr).splitlines()
                 told = [next((line.strip() for line in lines if tells.search(line)), "") for tells in (WHERE, WHAT)]
                 print(
                     f"caught   {name}\n         by {check}: " + "\n         ".join(t[:170] for t in told if t),

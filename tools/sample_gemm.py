@@ -23,8 +23,8 @@ SEED = 20261130
 TOKENS = 8192
 SQUARES = (512, 1024, 2048, 4096, 8192, 16384)
 HIDDEN = (4096, 7168)
-# (k, n): attention out, shared expert gate and up, shared expert down
-DEEPSEEK_R1 = ((16384, 7168), (7168, 4096), (2048, 7168))
+# (k, n): DeepSeek-R1's attention out, shared expert gate and up, shared expert down; and the longest k on a small n
+LAYERS = ((16384, 7168), (7168, 4096), (2048, 7168), (65536, 128))
 SM_COUNT_CHIPS = ("b200_sxm", "b300_sxm", "gb200", "gb300")
 SM_COUNT_N, SM_COUNT_K = (4096, 6144, 7168, 8192, 10240, 12288, 16384), (4096, 8192, 16384)
 
@@ -52,11 +52,11 @@ def staircase(tables: pd.DataFrame) -> pd.DataFrame:
 
 
 def tokens(tables: pd.DataFrame) -> pd.DataFrame:
-    """GB300 and H100, N = K = 8192 and 16384, powers of two of tokens and one more; GB300, DeepSeek-R1's."""
+    """GB300 and H100, N = K = 8192 and 16384, powers of two of tokens and one more; GB300, four layers."""
     powers = [2**i for i in range(16)]
     chips, square = tables.chip.isin(("gb300", "h100_sxm")), (tables.n == tables.k) & tables.n.isin((8192, 16384))
     square &= chips & tables.m.isin([*powers, *(m + 1 for m in powers)])
-    layer = pd.Series(list(zip(tables.k, tables.n, strict=True)), index=tables.index).isin(DEEPSEEK_R1)
+    layer = pd.Series(list(zip(tables.k, tables.n, strict=True)), index=tables.index).isin(LAYERS)
     return tables[square | (layer & (tables.chip == "gb300") & tables.m.isin(powers))]
 
 

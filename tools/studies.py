@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (ROOT / "studies", ROOT / "book")
 PAIRING = tomllib.loads((ROOT / "jupytext.toml").read_text(encoding="utf-8"))
 CELL_TIMEOUT_S = 120
+# what nbval compares; anything else in an output would pass unread
+MIME_TYPES = {"text/plain", "text/html", "text/markdown", "image/svg+xml"}
 
 
 def pairs() -> list[Path]:
@@ -85,6 +87,21 @@ def check(py: Path) -> list[str]:
         bad.append(f"{name}: not executed from top to bottom; run `make book`")
     if any(o.output_type == "error" for c in code for o in c.outputs):
         bad.append(f"{name}: holds a stored error")
+    if have.metadata != want.metadata:
+        bad.append(f"{name}: its metadata are not those that `make book` writes")
+    return bad + [f"{name}: cell {i} {what}" for i, cell in enumerate(have.cells, 1) for what in unread(cell)]
+
+
+def unread(cell: nbformat.NotebookNode) -> list[str]:
+    """What nbval would let pass without comparing it."""
+    bad = ["has attachments"] if cell.get("attachments") else []
+    tags = cell.metadata.get("tags", [])
+    if "NBVAL_" in cell.source or any(tag.startswith("nbval-") or tag == "raises-exception" for tag in tags):
+        bad.append("switches its comparison off")
+    for output in cell.get("outputs", []):
+        types = set(output.get("data", {})) - MIME_TYPES
+        if types or output.get("metadata"):
+            bad.append(f"has an output that is not compared: {', '.join(sorted(types)) or 'metadata'}")
     return bad
 
 

@@ -92,6 +92,10 @@ def guesses(tables: dict) -> Iterator[Error]:
         yield from judge("universal", held, predict(held, transfer_from=calibration.UNIVERSAL), REGIMES)
         if t.fmt.name != "nvfp4" and t.chip.name != "h100_sxm":
             yield from judge("from h100_sxm", held, predict(held, transfer_from="h100_sxm"))
+            source = calibration.gemm("h100_sxm", held.engine, held.fmt.name).numbers
+            kernel = kernels.KERNELS[held.engine, held.fmt.name]
+            plain = kernels.form_s(held.m, held.k, held.n, chip=held.chip, fmt=held.fmt, kernel=kernel, numbers=source)
+            yield from judge("from h100_sxm, feed not grown", held, plain)
 
 
 def steps(tables: dict) -> Iterator[Error]:
@@ -139,6 +143,12 @@ def promises(errors: list[Error]) -> Iterator[Check]:
     # the same rule for transfer: the median over chips × engines
     pair = next(e for e in medians(errors, "from h100_sxm", chips=("b200_sxm", "gb300")) if e.fmt == "bf16")
     yield limit("fitted on h100_sxm, for b200_sxm and gb300, bf16, median / p90", pair, (12, 28), (9, 25))
+    # what the one choice that looked at these two chips' fitting halves is worth
+    plain = next(
+        e for e in medians(errors, "from h100_sxm, feed not grown", chips=("b200_sxm", "gb300")) if e.fmt == "bf16"
+    )
+    found = limit("the same, feed rate not grown with the peak", plain, (12, 28), (9, 25))
+    yield found._replace(limit="", verdict="not used")
 
 
 def limit(what: str, e: Error, must: tuple[float, float], stretch: tuple[float, float]) -> Check:

@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from codesign_lib.report import claims, plotting
+from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import gemm as measured
 from codesign_lib.specs import published
 
@@ -33,7 +33,7 @@ plotting.say("; ".join(f"**{key}**: {header[key]}" for key in ("source", "versio
 # recorded, and the tests fail when it moves by more than two percentage points, better or worse.
 
 # %%
-plotting.checks(claims.check("squares"), prefix="µ")
+tables.checks(claims.check("squares"), prefix="µ")
 
 # %% [markdown]
 # ## Up over down
@@ -41,7 +41,7 @@ plotting.checks(claims.check("squares"), prefix="µ")
 # Time of the up-projection (k = 4,096, n = H′) over that of the down-projection (k = H′, n = 4,096); ours is the bound.
 
 # %%
-plotting.checks(claims.check("up_down"))
+tables.checks(claims.check("up_down"))
 
 # %% [markdown]
 # ## FFN pairs by H′

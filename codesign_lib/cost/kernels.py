@@ -22,8 +22,8 @@ Every efficiency is at most 1, so the calibrated time is never below the bound. 
 :math:`b_o` (:py:class:`Kernel`) are properties of the engine's kernel and the same on all chips.
 
 Ignored: the library's choice of another kernel from one size to the next (the largest part of what is left), data
-that stays in L2 between calls, clocks that drop under load, sizes that are not multiples of 32 (none was measured:
-see :py:func:`codesign_lib.cost.tiling.row_alignment_bytes`).
+that stays in L2 between calls, clocks that drop under load, rows that are not aligned (next to none was measured: see
+:py:func:`codesign_lib.cost.tiling.row_alignment_bytes`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.cost import calibration, ops, roofline
 from codesign_lib.cost.blocks import in_blocks
 from codesign_lib.cost.tiling import whole
-from codesign_lib.specs.formats import BF16, Format, as_format
+from codesign_lib.specs.formats import BF16, NVFP4, Format, as_format
 from codesign_lib.specs.hardware import CHIPS, Chip
 from codesign_lib.specs.hardware import chip as as_chip
+from codesign_lib.specs.quantities import common_shape
 
 ENGINES = ("trtllm", "sglang")
 MERGE_BYTES = 32
@@ -103,8 +104,9 @@ def gemm_s(
     nobody measured; ``tools/validate_gemm.py`` prints what such guesses are worth. Between chips the rate at which
     operands are fed is taken to grow with the peak an SM, as tensor cores and their feed are designed together.
 
-    Sizes broadcast and are whole and at least 1, else ValueError. So are refused: a format or engine without kernel
-    (the bound takes any format), a chip without calibration, a ``Chip`` whose numbers differ from the calibrated one's.
+    Sizes broadcast and are whole and at least 1, in NVFP4 k a multiple of 16, else ValueError. So are refused: a format
+    or engine without kernel (the bound takes any format), a chip without calibration, a ``Chip`` whose numbers differ
+    from the calibrated one's.
 
     >>> t = gemm_s([1, 8192], 8192, 8192, chip="gb300", fmt="nvfp4")
     >>> bool((t > gemm_s([1, 8192], 8192, 8192, chip="gb300", fmt="nvfp4", bound=True)).all())
@@ -115,13 +117,17 @@ def gemm_s(
     gb200, gb300, universal; allowed: bound=True (the roofline), or transfer_from=one of these
     """
     m, k, n = whole("gemm_s", m=m, k=k, n=n)
+    common_shape("gemm_s", m=m, k=k, n=n)
     fmt, c = as_format(fmt), as_chip(chip)
     _check_engine(engine)
+    if not isinstance(bound, bool):
+        raise ValueError(f"gemm_s: bound is {bound!r}; allowed: True, False")
     if bound:
         if transfer_from is not None:
             raise ValueError("gemm_s: bound=True takes no fitted numbers; allowed: either bound=True or transfer_from")
         return roofline.time_s(ops.linear(m, k, n, inputs=fmt, weights=fmt, outputs=BF16), c, fmt)
     kernel, numbers = _kernel(engine, fmt), _numbers(c, engine, fmt, transfer_from)
+    _check_blocks(k, fmt)
     return form_s(m, k, n, chip=c, fmt=fmt, kernel=kernel, numbers=numbers)
 
 
@@ -151,9 +157,12 @@ def gemm_parts_s(
     >>> bool(np.isclose(total_s, gemm_s(8192, 8192, 8192, chip="gb300", fmt="nvfp4")))
     True
     """
-    m, k, n = np.broadcast_arrays(*whole("gemm_s", m=m, k=k, n=n))
+    m, k, n = whole("gemm_s", m=m, k=k, n=n)
+    common_shape("gemm_s", m=m, k=k, n=n)
+    m, k, n = np.broadcast_arrays(m, k, n)
     _check_engine(engine)
     fmt, c = as_format(fmt), as_chip(chip)
+    _check_blocks(k, fmt)
     kernel, numbers = _kernel(engine, fmt), _numbers(c, engine, fmt, transfer_from)
     return Parts(np.full(m.shape, numbers["launch_s"])[()], *_parts(c, fmt, kernel, numbers)(m, k, n))
 
@@ -208,6 +217,14 @@ def _parts(c: Chip, fmt: Format, kernel: Kernel, numbers: Mapping[str, float]) -
     return parts
 
 
+def _check_blocks(k: NDArray, fmt: Format) -> None:
+    block = NVFP4.block_elements
+    if fmt is NVFP4 and np.any(k % block):
+        raise ValueError(
+            f"gemm_s: k is {k[k % block != 0].flat[0]:.0f}; allowed in NVFP4: multiples of its block, {block}"
+        )
+
+
 def _check_engine(engine: str) -> None:
     if engine not in ENGINES:
         raise ValueError(f"gemm_s: engine is {engine!r}; allowed: {', '.join(ENGINES)}")
@@ -224,6 +241,8 @@ def _numbers(chip: Chip, engine: str, fmt: Format, transfer_from: str | None) ->
     chip.peak_flops_per_s(fmt)  # refuses a chip without that format before its calibration is looked for
     if chip.n_sms is None:
         raise ValueError(f"gemm_s: {chip.title} has no n_sms, which its waves need; allowed: bound=True (the roofline)")
+    if not isinstance(transfer_from, str | None):
+        raise ValueError(f"gemm_s: transfer_from is {transfer_from!r}; allowed: the name of a calibrated chip, or None")
     name = chip.name if transfer_from is None else transfer_from
     found = calibration.find("gemm", name, engine, fmt.name)
     if found is None:

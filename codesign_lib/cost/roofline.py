@@ -24,8 +24,8 @@ class Work:
     """What an operation asks of a chip: ``flops`` (a multiply-add is two), ``bytes`` moved to and from HBM, and
     ``exps``, exponentials (those of softmax are many enough to count).
 
-    They broadcast against each other and are finite and at least 0, else ValueError. ``a + b`` is both one after the
-    other, ``3 * a`` three times ``a``.
+    They broadcast against each other and are finite and at least 0, else ValueError; they are kept as read-only views,
+    not copied. ``a + b`` is both one after the other, ``3 * a`` three times ``a``; an array repeats by element.
 
     >>> w = Work(flops=2e9, bytes=1e6)
     >>> float((w + 3 * w).flops), float(w.intensity)
@@ -39,23 +39,31 @@ class Work:
     def __post_init__(self) -> None:
         flops, moved, exps = not_negative("Work", flops=self.flops, bytes=self.bytes, exps=self.exps)
         common_shape("Work", flops=flops, bytes=moved, **({"exps": exps} if exps.ndim else {}))
-        object.__setattr__(self, "flops", flops)
-        object.__setattr__(self, "bytes", moved)
-        object.__setattr__(self, "exps", exps)
+        for name, array in (("flops", flops), ("bytes", moved), ("exps", exps)):
+            kept = array.view()
+            kept.flags.writeable = False
+            object.__setattr__(self, name, kept)
+
+    __array_ufunc__ = None  # so that array * work asks Work, not every element
 
     def __add__(self, other: Work) -> Work:
         if not isinstance(other, Work):
             return NotImplemented
+        for name in ("flops", "bytes", "exps"):
+            common_shape("Work + Work", left=getattr(self, name), right=getattr(other, name))
         return Work(self.flops + other.flops, self.bytes + other.bytes, self.exps + other.exps)
 
     def __mul__(self, times: ArrayLike) -> Work:
+        (times,) = not_negative("Work", times=times)
+        for name in ("flops", "bytes", "exps"):
+            common_shape("Work", **{name: getattr(self, name)}, times=times)
         return Work(self.flops * times, self.bytes * times, self.exps * times)
 
     __rmul__ = __mul__
 
     @property
     def intensity(self) -> NDArray[np.float64]:
-        """FLOPs a byte moved; infinite where nothing is moved."""
+        """FLOPs a byte moved; infinite where nothing is moved, NaN where nothing is done either."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.divide(self.flops, self.bytes)
 
@@ -112,14 +120,17 @@ def fraction_of_bound(work: Work, measured_s: ArrayLike, chip: Chip | str, fmt: 
     0.485
     """
     (measured,) = positive("fraction_of_bound", measured_s=measured_s)
-    fraction = time_s(work, chip, fmt) / measured
-    if fraction.size and np.max(fraction) > 1:
+    bound = time_s(work, chip, fmt)
+    common_shape("fraction_of_bound", work=bound, measured_s=measured)
+    fraction = bound / measured
+    # 1e-9: a time that equals the bound must not hang on the last bit
+    if fraction.size and np.max(fraction) > 1 + 1e-9:
         raise ValueError(
-            f"fraction_of_bound: {np.max(fraction):.3g} times the bound of {as_chip(chip).title} in "
+            f"fraction_of_bound: {np.max(fraction):.6g} times the bound of {as_chip(chip).title} in "
             f"{as_format(fmt).title}; allowed: at most 1. Check the count of FLOPs and bytes, the peak (dense?), "
             "and whether the data stayed in cache"
         )
-    return fraction
+    return np.minimum(fraction, 1)
 
 
 def ridge_flops_per_byte(chip: Chip | str, fmt: Format | str) -> float:
@@ -185,7 +196,7 @@ def min_tokens(
 ) -> NDArray[np.float64]:
     r"""Tokens from which a k×n linear layer is compute-bound; infinite where it never is. Not rounded up.
 
-    .. math:: m^* = \frac{R\, b_w\, k n}{2 k n - R\,(b_a k + b_o n)}
+    .. math:: m^* = \frac{R\, b_w\, k n}{2 k n - R\,(b_a k + b_o n)} = \frac{R\, b_w}{2 - R\,(b_a / n + b_o / k)}
 
     R is the ridge of ``inputs``. Many tokens cannot save a layer whose :py:func:`intensity_limit` is below R. Just
     above it they are a great many; ``of_peak`` asks for that share of the peak (0 to 1), with R the lower by as much.
@@ -199,10 +210,11 @@ def min_tokens(
     common_shape("min_tokens", k=k, n=n)
     ridge = _share("min_tokens", of_peak) * ridge_flops_per_byte(chip, inputs)
     a, w, o = (as_format(f).bytes_per_element for f in (inputs, weights, outputs))
-    # FLOPs that a token brings beyond what its own traffic is worth; without any, dividing gives infinity
-    spare = np.maximum(2 * k * n - ridge * (a * k + o * n), 0)
+    # What a token's FLOPs are worth beyond its own traffic; rounding noise is nothing, which divides to infinity.
+    spare = 2 - ridge * (a / n + o / k)
+    spare = np.where(spare > 4e-15, spare, 0)
     with np.errstate(divide="ignore"):
-        return ridge * w * k * n / spare
+        return ridge * w / spare
 
 
 def _share(subject: str, of_peak: float) -> float:

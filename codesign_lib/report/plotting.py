@@ -1,13 +1,13 @@
 """How results are shown: figure style, one meaning a colour, SI prefixes, sentences and tables.
 
-The only module that needs matplotlib, and tabulate for tables (``pip install codesign-lib[plot]``).
+The only module that needs matplotlib, and tabulate for tables (``pip install .[plot]``).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +21,12 @@ try:
     from matplotlib_inline.backend_inline import set_matplotlib_formats
     from tabulate import tabulate
 except ModuleNotFoundError as missing:
-    missing.msg += "; codesign_lib.report.plotting needs it: pip install codesign-lib[plot]"
+    missing.msg += "; codesign_lib.report.plotting needs it: pip install .[plot]"
     raise
 
 from codesign_lib.cost import roofline
 from codesign_lib.specs.formats import Format
 from codesign_lib.specs.hardware import Chip
-from codesign_lib.specs.published import Check
 
 # One meaning a colour in the whole book (Okabe and Ito's palette: told apart by readers with any colour vision).
 COMPUTE, MEMORY, NETWORK, MEASURED = "#0072B2", "#D55E00", "#009E73", "#111111"
@@ -88,8 +87,12 @@ def si(value: float, unit: str = "", digits: int = 3, *, prefix: str | None = No
     places = EngFormatter.ENG_PREFIXES
     exponent = min(max(3 * math.floor(math.log10(abs(rounded)) / 3), min(places)), max(places))
     if prefix is not None:
+        if prefix not in places.values():
+            raise ValueError(f"si: prefix is {prefix!r}; allowed: {', '.join(p for p in places.values() if p)}, or ''")
         exponent = next(e for e, p in places.items() if p == prefix)
     shown = rounded / 10.0**exponent
+    if not 1e-6 <= abs(shown) < 1e9:  # beyond the prefixes
+        return f"{rounded:.{digits}g} {unit}".strip()
     decimals = max(digits - 1 - math.floor(math.log10(abs(shown))), 0)
     return f"{shown:,.{decimals}f} {places[exponent]}{unit}".strip()
 
@@ -139,8 +142,8 @@ class Shown:
 def table(columns: Mapping[str, Iterable[object]]) -> Shown:
     """A table by columns: header and cells. Text stays as it is; a number is shown with thousands separated.
 
-    Whole numbers are shown whole, others with 4 significant digits, infinity as ∞; convert what needs a unit with
-    :py:func:`si` or a format of your own. Raises ValueError when the columns are not equally long.
+    Whole and large numbers are shown whole, others with 4 significant digits, infinity as ∞, NaN as –; convert what
+    needs a unit with :py:func:`si` or a format of your own. Raises ValueError for columns of different lengths.
 
     >>> table({"format": ["BF16", "NVFP4"], "ridge, FLOP/B": [312.5, 1875.0]})
     format      ridge, FLOP/B
@@ -156,45 +159,13 @@ def table(columns: Mapping[str, Iterable[object]]) -> Shown:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, int | float | np.number):
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        if math.isnan(value):
+            return "–"
         if math.isinf(value):
             return "∞" if value > 0 else "−∞"
-        return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+        return f"{value:,.0f}" if value == round(value) or abs(value) >= 1e4 else f"{value:,.4g}"
     return str(value)
-
-
-def checks(results: Iterable[Check], *, prefix: str | None = None) -> Shown:
-    """Claims held against our numbers: what, ours, theirs, gap, verdict. ``prefix`` fixes the SI prefix of all."""
-    results = list(results)
-    columns = {
-        "claim": [c.claim.what for c in results],
-        "ours": [_value(c.ours, c, prefix, digits=4) for c in results],
-        "theirs": [_value(c.claim.value, c, prefix, digits=3) for c in results],
-        "gap": ["–" if c.gap is None else f"{c.gap:+.1%}" for c in results],
-        "verdict": [_verdict(c) for c in results],
-    }
-    # where the gap is the result, a verdict that is the same in every row says nothing
-    if all(c.ok and c.claim.kind == "measured" for c in results):
-        del columns["verdict"]
-    return table(columns)
-
-
-def _value(value: float | Sequence[float], check: Check, prefix: str | None, digits: int) -> str:
-    if np.ndim(value):
-        return ", ".join(f"{v:.3g}" for v in value)
-    if check.claim.unit in ("", "×"):
-        return f"{value:.{digits}g} {check.claim.unit}".strip()
-    if check.claim.quantum and digits == 3:  # as printed
-        digits = min(len(str(round(abs(value) / check.claim.quantum))), 5)
-    return si(value, check.claim.unit, digits, prefix=prefix)
-
-
-def _verdict(check: Check) -> str:
-    if not check.ok:
-        return "FAILS"
-    if check.claim.quantum_before:
-        return "agrees if rounded twice"
-    return {"exact": "agrees", "measured": "gap as recorded", "trend": "same trend"}[check.claim.kind]
 
 
 def line(ax: Axes, x: ArrayLike, y: ArrayLike, *style: str, **options: object) -> None:
@@ -213,6 +184,10 @@ def markers(
 def roof(ax: Axes, chip: Chip | str, fmt: Format | str, *, low: float = 1.0, high: float = 1e4) -> None:
     """Draw the roof of one chip and format between two intensities (FLOP/B): memory up to the ridge, then compute."""
     ridge = roofline.ridge_flops_per_byte(chip, fmt)
+    if not 0 < low < ridge < high:
+        raise ValueError(
+            f"roof: low {low!r} and high {high!r}; allowed: above 0, on both sides of the ridge at {ridge:g}"
+        )
     for x, color, label in (((low, ridge), MEMORY, "bound: memory"), ((ridge, high), COMPUTE, "bound: compute")):
         work = roofline.Work(flops=np.array(x), bytes=np.ones(2))
         line(ax, x, x / roofline.time_s(work, chip, fmt), color=color, label=label)

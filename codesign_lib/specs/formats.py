@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 
@@ -27,6 +28,18 @@ class Format:
     block_elements: int = 1
     peak: str
     source: str
+
+    def __post_init__(self) -> None:
+        for name, least in (("payload_bits", 1), ("scale_bits", 0), ("block_elements", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(
+                    f"Format {self.name!r}: {name} is {value!r}; allowed: whole numbers of at least {least}"
+                )
+        if not re.fullmatch(r"\w+_(flops|ops)_per_s", self.peak):
+            raise ValueError(
+                f"Format {self.name!r}: peak is {self.peak!r}; allowed: a rate of a chip, NAME_flops_per_s"
+            )
 
     @property
     def bytes_per_element(self) -> float:

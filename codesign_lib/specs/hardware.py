@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Real
 
 from codesign_lib.specs.formats import FORMATS, Format, as_format
 
@@ -75,17 +76,21 @@ class Chip:
             value = getattr(self, f.name)
             if f.type.removesuffix(" | None") not in ("float", "int") or (value is None and f.type.endswith("None")):
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (number and math.isfinite(value) and value > 0):
-                allowed = "a finite number above 0" + (", or None" if f.type.endswith("None") else "")
-                raise ValueError(f"{self.title}.{f.name} is {value!r}; allowed: {allowed}")
+            kind, or_none = "whole" if f.name.startswith("n_") else "finite", ", or None" * f.type.endswith("None")
+            number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+            if not number or (kind == "whole" and value != int(value)):
+                raise ValueError(f"{self.title}.{f.name} is {value!r}; allowed: a {kind} number above 0{or_none}")
+        known = {f.name for f in fields(self)}
+        for other in self.others:
+            if other.field not in known:
+                raise ValueError(f"{self.title}: another value of {other.field!r}; allowed: a field of Chip")
         if self.link_topology not in TOPOLOGIES:
             raise ValueError(f"{self.title}.link_topology is {self.link_topology!r}; allowed: {', '.join(TOPOLOGIES)}")
 
     @property
     def formats(self) -> tuple[str, ...]:
         """Names of the formats this chip multiplies at a rate that is public."""
-        return tuple(f.name for f in FORMATS.values() if getattr(self, f.peak) is not None)
+        return tuple(f.name for f in FORMATS.values() if getattr(self, f.peak, None) is not None)
 
     def peak_flops_per_s(self, fmt: Format | str) -> float:
         """Dense peak FLOP/s in that format.
@@ -97,7 +102,7 @@ class Chip:
         ValueError: H100 SXM has no nvfp4 peak; it has bf16, fp8, fp8_block, int8
         """
         fmt = as_format(fmt)
-        peak = getattr(self, fmt.peak)
+        peak = getattr(self, fmt.peak, None)
         if peak is None:
             raise ValueError(f"{self.title} has no {fmt.name} peak; it has {', '.join(self.formats)}")
         return peak
@@ -109,7 +114,8 @@ class Chip:
 _AIC = "AIConfigurator 0.12.0 systems/*.yaml, which cites NVIDIA's datasheets (github.com/ai-dynamo/aiconfigurator)"
 _STAS = "stas00/ml-engineering 744d01e1, compute/accelerator (github.com/stas00/ml-engineering)"
 _NVFP4_BLOG = "NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference, 2025, figure 1"
-_ULTRA = "NVIDIA, Inside NVIDIA Blackwell Ultra, 2025: EX2 10.7 T/s against 5 T/s on Blackwell"
+_ULTRA_BLOG = "NVIDIA, Inside NVIDIA Blackwell Ultra, 2025"
+_ULTRA = f"{_ULTRA_BLOG}: EX2 10.7 T/s against 5 T/s on Blackwell"
 _VERDA = "Verda, GB300 NVL72 architecture, 2025 (verda.com/blog/gb300-nvl72-architecture)"
 _FA3 = "FlashAttention-3, arXiv:2407.08608: 16 special-function operations a clock and SM"
 _CUTLASS = "CUTLASS, Blackwell SM100 GEMMs: MXFP4 runs at NVFP4's rate, MXFP8 at FP8's"
@@ -117,11 +123,15 @@ _STAIRS = "SM count identified from the steps of measured GEMM times"
 _TPU = "Google Cloud TPU documentation; jax-ml/scaling-book (jax-ml.github.io/scaling-book)"
 _READ = "2026-11-30"
 
-# One switch domain of 8 (HGX boards) or of 72 (NVL72 racks).
 # fmt: off
+# One switch domain of 8 (HGX boards) or of 72 (NVL72 racks).
 _NVLINK4_HGX = dict(link_bytes_per_s=900e9 / 2, link_peer_bytes_per_s=900e9 / 2, link_topology="switch", n_scale_up=8)
 _NVLINK5_HGX = dict(link_bytes_per_s=1.8e12 / 2, link_peer_bytes_per_s=1.8e12 / 2, link_topology="switch", n_scale_up=8)
 _NVLINK5_NVL72 = _NVLINK5_HGX | dict(n_scale_up=72)
+_L2 = Other(field="l2_bytes", value=126e6, source=_STAS, reading="takes 126 MB as 1e6; caches count in MiB")
+_BOTH = Other(field="link_bytes_per_s", value=1.8e12, source="product pages", reading="both directions")
+_CUT = Other(field="bf16_flops_per_s", value=989e12, source=_AIC, reading="cut after three digits")
+_DOWN = Other(field="fp8_flops_per_s", value=1978e12, source=_AIC, reading="rounded down from 3958 / 2")
 _HOPPER = dict(
     bf16_flops_per_s=1979e12 / 2, fp8_flops_per_s=3958e12 / 2, int8_ops_per_s=3958e12 / 2, n_sms=132, l2_bytes=50 * MIB,
     exp_per_s=16 * 132 * 1830e6, power_w=700.0, clock_hz=1830e6, scale_out_bytes_per_s=400e9 / 8, as_of=_READ,
@@ -134,16 +144,13 @@ _ALL = (
         link_bytes_per_s=600e9 / 2, link_peer_bytes_per_s=600e9 / 2, link_topology="switch", n_scale_up=8,
         scale_out_bytes_per_s=200e9 / 8, exp_per_s=16 * 108 * 1410e6, power_w=400.0, clock_hz=1410e6,
         source=f"{_AIC}; {_STAS}; exponentials: 16 a clock and SM (CUDA C++ Programming Guide)", as_of=_READ,
-        others=(
-            Other(field="hbm_bytes_per_s", value=2.04e12, source=_STAS, reading="rounded"),
-        ),
+        others=(Other(field="hbm_bytes_per_s", value=2.04e12, source=_STAS, reading="rounded"),),
     ),
     Chip(
         name="h100_sxm", title="H100 SXM", hbm_bytes=81_559 * MIB, hbm_bytes_per_s=3.35e12, **_HOPPER, **_NVLINK4_HGX,
         source=f"NVIDIA H100 datasheet (peaks with sparsity, halved); {_AIC}; nvidia-smi (capacity); {_FA3}",
         others=(
-            Other(field="bf16_flops_per_s", value=989e12, source=_AIC, reading="cut after three digits"),
-            Other(field="fp8_flops_per_s", value=1978e12, source=_AIC, reading="rounded down from 3958 / 2"),
+            _CUT, _DOWN,
             Other(field="hbm_bytes", value=80 * GIB, source=_AIC, reading="before the driver's share"),
             Other(field="link_bytes_per_s", value=900e9, source="NVIDIA H100 datasheet", reading="both directions"),
         ),
@@ -152,10 +159,10 @@ _ALL = (
         name="h200_sxm", title="H200 SXM", hbm_bytes=143_771 * MIB, hbm_bytes_per_s=4.8e12, **_HOPPER, **_NVLINK4_HGX,
         source=f"NVIDIA H200 datasheet (peaks with sparsity, halved); {_AIC}; nvidia-smi (capacity); {_FA3}",
         others=(
-            Other(field="bf16_flops_per_s", value=989e12, source=_AIC, reading="cut after three digits"),
-            Other(field="fp8_flops_per_s", value=1978e12, source=_AIC, reading="rounded down from 3958 / 2"),
+            _CUT, _DOWN,
             Other(field="hbm_bytes", value=141 * GIB, source=_AIC, reading="takes the sheet's 141 GB as GiB"),
             Other(field="hbm_bytes", value=141e9, source="NVIDIA H200 datasheet", reading="the product's name"),
+            Other(field="link_bytes_per_s", value=900e9, source="NVIDIA H200 datasheet", reading="both directions"),
         ),
     ),
     Chip(
@@ -172,6 +179,8 @@ _ALL = (
         source=f"{_AIC}; {_STAS}; {_STAIRS}; {_ULTRA}; {_CUTLASS}; HGX B200 ships ConnectX-7", as_of=_READ,
         others=(
             Other(field="nvfp4_flops_per_s", value=10e15, source=_STAS, reading="GB200's figure"),
+            Other(field="nvfp4_flops_per_s", value=18e15, source=_NVFP4_BLOG, reading="with sparsity"),
+            _L2, _BOTH,
             Other(field="hbm_bytes_per_s", value=8.0e12, source=_STAS, reading="rounded; the clock gives 8.184e12"),
             Other(field="hbm_bytes", value=192e9, source=_STAS, reading="all stacks, before what is reserved"),
             Other(field="scale_out_bytes_per_s", value=100e9, source=_AIC, reading="assumes ConnectX-8"),
@@ -184,6 +193,8 @@ _ALL = (
         **_NVLINK5_HGX, scale_out_bytes_per_s=800e9 / 8, exp_per_s=10.7e12, power_w=1100.0,
         source=f"{_AIC}; {_STAIRS}; {_ULTRA}; {_CUTLASS}", as_of=_READ,
         others=(
+            Other(field="nvfp4_flops_per_s", value=18e15, source=_NVFP4_BLOG, reading="with sparsity: 9/7, not 2"),
+            _L2, _BOTH,
             Other(field="nvfp4_flops_per_s", value=13e15, source=_NVFP4_BLOG, reading="the datasheet says 14e15"),
             Other(field="nvfp4_flops_per_s", value=12.6e15, source=_STAS, reading="its fp4 column"),
             Other(field="nvfp4_flops_per_s", value=15e15, source=_STAS, reading="its nvfp4 column; GB300's figure"),
@@ -199,6 +210,9 @@ _ALL = (
         **_NVLINK5_NVL72, scale_out_bytes_per_s=400e9 / 8, exp_per_s=5e12, power_w=1200.0, clock_hz=2062e6,
         source=f"{_AIC}; {_NVFP4_BLOG}; {_STAIRS}; {_ULTRA}; {_CUTLASS}; GB200 NVL72 ships ConnectX-7", as_of=_READ,
         others=(
+            Other(field="nvfp4_flops_per_s", value=20e15, source=_NVFP4_BLOG, reading="with sparsity"),
+            _L2, _BOTH,
+            Other(field="hbm_bytes", value=189e9, source=_AIC, reading="189,471 MiB taken as GB"),
             Other(field="nvfp4_flops_per_s", value=9e15, source=_VERDA, reading="B200's figure"),
             Other(field="bf16_flops_per_s", value=2.25e15, source=_VERDA, reading="B200's figure"),
             Other(field="fp8_flops_per_s", value=4.5e15, source=_VERDA, reading="B200's figure"),
@@ -217,11 +231,11 @@ _ALL = (
             Other(field="bf16_flops_per_s", value=5e15, source="product pages", reading="with sparsity"),
             Other(field="fp8_flops_per_s", value=10e15, source="product pages", reading="with sparsity"),
             Other(field="nvfp4_flops_per_s", value=20e15, source=_NVFP4_BLOG, reading="with sparsity: 4/3, not 2"),
+            _L2, _BOTH,
             Other(field="int8_ops_per_s", value=5e15, source=_STAS, reading="GB200's; Blackwell Ultra's INT8 is cut"),
             Other(field="int8_ops_per_s", value=319e12, source="Tom's Hardware, 2025", reading="with sparsity"),
             Other(field="hbm_bytes", value=279e9, source=_VERDA, reading="rounded"),
-            Other(field="hbm_bytes", value=288e9, source=_ULTRA, reading="all stacks, before what is reserved"),
-            Other(field="link_bytes_per_s", value=1.8e12, source="product pages", reading="both directions"),
+            Other(field="hbm_bytes", value=288e9, source=_ULTRA_BLOG, reading="all stacks, before what is reserved"),
         ),
     ),
     # mesh: seven links, one to each peer. L2 is 4 MiB a die; the 256 MB Infinity Cache behind it is not counted.
@@ -230,9 +244,7 @@ _ALL = (
         hbm_bytes=192 * GIB, hbm_bytes_per_s=5.3e12, n_sms=304, l2_bytes=8 * 4 * MIB,
         link_bytes_per_s=7 * 64e9, link_peer_bytes_per_s=64e9, link_topology="mesh", n_scale_up=8,
         power_w=750.0, clock_hz=2100e6, source=f"{_STAS}; AMD Instinct MI300X data sheet", as_of=_READ,
-        others=(
-            Other(field="hbm_bytes", value=192e9, source=_STAS, reading="takes the sheet's GB as 1e9"),
-        ),
+        others=(Other(field="hbm_bytes", value=192e9, source=_STAS, reading="takes the sheet's GB as 1e9"),),
     ),
     Chip(
         name="mi355x", title="MI355X", bf16_flops_per_s=2500e12, fp8_flops_per_s=5000e12, mxfp4_flops_per_s=10100e12,
@@ -240,9 +252,7 @@ _ALL = (
         n_sms=256, l2_bytes=8 * 4 * MIB,
         link_bytes_per_s=7 * 76.5e9, link_peer_bytes_per_s=76.5e9, link_topology="mesh", n_scale_up=8,
         power_w=1400.0, clock_hz=2400e6, source=f"{_STAS}; AMD Instinct MI355X data sheet", as_of=_READ,
-        others=(
-            Other(field="hbm_bytes", value=288e9, source=_STAS, reading="takes the sheet's GB as 1e9"),
-        ),
+        others=(Other(field="hbm_bytes", value=288e9, source=_STAS, reading="takes the sheet's GB as 1e9"),),
     ),
     # torus: 90 GB/s a link and direction; six links in three dimensions, four in two.
     Chip(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from codesign_lib.specs.quantities import as_floats
 
 KINDS = ("exact", "measured", "trend")
 EXACT_RTOL_MAX = 1e-3
@@ -24,14 +27,14 @@ class Claim:
     The gap is ``ours / value - 1``. What passes depends on ``kind``:
 
     ``exact``
-        ours is within ``rtol`` (at most 1e-3), or rounds to the same printed digit: ``|ours - value| ≤ quantum / 2``,
-        where ``quantum`` is the unit of the last digit that was printed. A number that can only have been rounded
-        twice is held against ours rounded to ``quantum_before`` first.
+        ours rounds to the same printed digit: ``|ours - value| ≤ quantum / 2``, where ``quantum`` is the unit of the
+        last digit that was printed; without a quantum, ours is within ``rtol`` (at most 1e-3). A number that can only
+        have been rounded twice is held against ours rounded to ``quantum_before`` first.
     ``measured``
         the gap is a result, good or bad; it passes while it stays within 2 percentage points of ``recorded_gap``.
     ``trend``
-        a ratio (unit ``×``) passes on the same side of 1, another scalar with the same sign, a sequence in the same
-        order.
+        a ratio (unit ``×``) passes on the same side of 1, another scalar with the same sign, a sequence of at least
+        two in the same order, equal where and only where the claim's are equal.
 
     ``value`` is in ``unit``, an SI unit without prefix. Raises ValueError for another kind, a missing source, an
     ``exact`` claim with a wider tolerance, or a ``measured`` one without its recorded gap.
@@ -46,7 +49,7 @@ class Claim:
     unit: str
     source: str
     kind: str
-    rtol: float = EXACT_RTOL_MAX
+    rtol: float = 1e-9
     quantum: float = 0.0
     quantum_before: float = 0.0
     recorded_gap: float | None = None
@@ -54,7 +57,7 @@ class Claim:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"claim {self.what!r}: kind is {self.kind!r}; allowed: {', '.join(KINDS)}")
-        if not self.source:
+        if not self.source.strip():
             raise ValueError(f"claim {self.what!r}: no source")
         if not 0 <= self.rtol <= EXACT_RTOL_MAX:
             raise ValueError(f"claim {self.what!r}: rtol is {self.rtol!r}; allowed: 0 to {EXACT_RTOL_MAX}")
@@ -65,14 +68,22 @@ class Claim:
             raise ValueError(f"claim {self.what!r}: recorded_gap is {self.recorded_gap!r}; allowed: finite")
         if (self.kind == "measured") != (self.recorded_gap is not None):
             raise ValueError(f"claim {self.what!r}: a recorded gap goes with kind 'measured', and with no other")
-        if not np.all(np.isfinite(self.value)):
+        (value,) = as_floats(f"claim {self.what!r}", value=self.value)
+        if not np.all(np.isfinite(value)):
             raise ValueError(f"claim {self.what!r}: value is {self.value!r}; allowed: finite numbers")
-        if self.kind != "trend" and (np.ndim(self.value) or self.value == 0):
+        if self.kind != "trend" and (value.ndim or value == 0):
             raise ValueError(f"claim {self.what!r}: value is {self.value!r}; allowed: one number other than 0")
+        if self.kind == "trend" and value.ndim and (value.ndim > 1 or value.size < 2):
+            raise ValueError(
+                f"claim {self.what!r}: value is {self.value!r}; allowed: one number, or two and more in a row"
+            )
+        if self.kind != "trend" and self.quantum > abs(value):
+            raise ValueError(f"claim {self.what!r}: quantum {self.quantum!r} is above the value; nothing could fail")
 
     def check(self, ours: float | Sequence[float]) -> Check:
         """Hold our number against the claim. Raises ValueError when ours is not finite or has another shape."""
-        if np.shape(ours) != np.shape(self.value) or not np.all(np.isfinite(ours)):
+        (checked,) = as_floats(f"claim {self.what!r}", ours=ours)
+        if checked.shape != np.shape(self.value) or not np.all(np.isfinite(checked)):
             raise ValueError(
                 f"claim {self.what!r}: ours is {ours!r}; allowed: finite, in the shape of the claim's value"
             )
@@ -83,14 +94,16 @@ class Claim:
         if self.kind == "exact":
             rounded = round(ours / self.quantum_before) * self.quantum_before if self.quantum_before else ours
             # 1e-9: a tie must not hang on the last bit of the difference
-            ok = abs(gap) <= self.rtol or abs(rounded - self.value) <= self.quantum / 2 * (1 + 1e-9)
+            printed = abs(rounded - self.value) <= self.quantum / 2 * (1 + 1e-9)
+            ok = printed if self.quantum else abs(gap) <= self.rtol
         else:
             ok = abs(gap - self.recorded_gap) <= GAP_BAND
         return Check(claim=self, ours=ours, gap=gap, ok=bool(ok))
 
     def _same_trend(self, ours: NDArray[np.float64]) -> bool:
         if ours.ndim:
-            return np.array_equal(np.argsort(ours, kind="stable"), np.argsort(self.value, kind="stable"))
+            theirs = np.asarray(self.value)
+            return np.array_equal(np.sign(np.subtract.outer(ours, ours)), np.sign(np.subtract.outer(theirs, theirs)))
         neutral = 1.0 if self.unit == "×" else 0.0
         return np.sign(ours - neutral) == np.sign(self.value - neutral)
 
@@ -108,7 +121,7 @@ class Check:
         c = self.claim
         gap = "" if self.gap is None else f", gap {self.gap:+.1%}"
         allowed = {
-            "exact": f"allowed ±{c.rtol:g} or half of {c.quantum:g}",
+            "exact": f"allowed half of {c.quantum:g}" if c.quantum else f"allowed ±{c.rtol:g}",
             "measured": f"recorded {c.recorded_gap or 0:+.1%} ± {GAP_BAND * 100:g} points",
             "trend": "allowed the same order" if np.ndim(c.value) else "allowed the same sign",
         }[c.kind]
@@ -121,8 +134,8 @@ class Table:
     """A CSV of ``data/``: columns by name, and the header's ``source``, ``version``, ``date`` and ``licence``."""
 
     name: str
-    header: dict[str, str]
-    columns: dict[str, NDArray]
+    header: Mapping[str, str]
+    columns: Mapping[str, NDArray]
 
     def __getitem__(self, column: str) -> NDArray:
         if column not in self.columns:
@@ -139,12 +152,14 @@ class Table:
             keep &= self[column] == value
         if not keep.any():
             raise ValueError(f"table {self.name} has no row with {', '.join(f'{c}={v!r}' for c, v in equal.items())}")
-        return Table(name=self.name, header=self.header, columns={c: v[keep] for c, v in self.columns.items()})
+        columns = MappingProxyType({c: v[keep] for c, v in self.columns.items()})
+        return Table(name=self.name, header=self.header, columns=columns)
 
     def sorted_by(self, column: str) -> Table:
         """The same rows in ascending order of one column."""
         order = np.argsort(self[column], kind="stable")
-        return Table(name=self.name, header=self.header, columns={c: v[order] for c, v in self.columns.items()})
+        columns = MappingProxyType({c: v[order] for c, v in self.columns.items()})
+        return Table(name=self.name, header=self.header, columns=columns)
 
 
 HEADER = ("source", "version", "date", "licence")
@@ -163,7 +178,7 @@ def table(name: str) -> Table:
     """
     folder = files("codesign_lib") / "data"
     path = folder / f"{name}.csv"
-    if not path.is_file():
+    if ".." in name or not path.is_file():
         known = sorted(p.name.removesuffix(".csv") for p in folder.iterdir() if p.name.endswith(".csv"))
         raise ValueError(f"no table {name!r}; known: {', '.join(known)}")
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -175,7 +190,8 @@ def table(name: str) -> Table:
     for i, row in enumerate(rows):
         if len(row) != len(names):
             raise ValueError(f"table {name}: row {i} has {len(row)} cells; the columns are {', '.join(names)}")
-    return Table(name=name, header=header, columns={n: _typed([r[i] for r in rows]) for i, n in enumerate(names)})
+    columns = {n: _typed([r[i] for r in rows]) for i, n in enumerate(names)}
+    return Table(name=name, header=MappingProxyType(header), columns=MappingProxyType(columns))
 
 
 def _typed(cells: list[str]) -> NDArray:

@@ -13,6 +13,8 @@ def as_floats(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
     """
     arrays = []
     for name, value in values.items():
+        if isinstance(value, np.ma.MaskedArray):
+            raise ValueError(f"{subject}: {name} is a masked array; allowed: arrays without a mask")
         try:
             array = np.asarray(value)
         except ValueError:  # a ragged list

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import attention, chips, roofline
+from codesign_lib.report.claims import attention, chips, dimensioning, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -18,6 +18,18 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "table2": roofline.table2,
     "squares": roofline.squares,
     "up_down": roofline.up_down,
+    "waves": dimensioning.waves,
+    "shards": dimensioning.shards,
+    "sm_counts": dimensioning.sm_counts,
+    "gemm_squares": dimensioning.squares,
+    "aspect": dimensioning.aspect,
+    "aspect_order": dimensioning.aspect_order,
+    "ffns": dimensioning.ffns,
+    "figure4": dimensioning.figure4,
+    "one_more": dimensioning.one_more,
+    "misaligned": dimensioning.misaligned,
+    "moe_dense": dimensioning.moe_dense,
+    "stacks": dimensioning.stacks,
     "ladder": attention.ladder,
     "attention_article": attention.attention_article,
     "latent_heads": attention.latent_heads,

@@ -8,10 +8,13 @@ from functools import partial
 from codesign_lib.cost import roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs import hardware, published
-from codesign_lib.specs.published import Claim
+from codesign_lib.specs.published import EXACT_RTOL_MAX, Claim
 
 # longest suffix first
 _UNITS = {
+    "n_sms": "",
+    "n_scale_up": "",
+    "hz": "Hz",
     "flops_per_s": "FLOP/s",
     "ops_per_s": "op/s",
     "bytes_per_s": "B/s",
@@ -37,7 +40,7 @@ def sheets() -> Iterator[Pair]:
         chip = hardware.chip(str(name))
         claim = Claim(
             what=f"{chip.title} {field}", value=float(value), unit=_unit(field), source=str(source), kind="exact",
-            quantum=float(quantum),
+            quantum=float(quantum), rtol=EXACT_RTOL_MAX,
         )  # fmt: skip
         yield Pair(key=f"chips/{name}/{field}", claim=claim, ours=partial(getattr, chip, str(field)))
     for field, value in _RACK_TOTALS.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 
 from codesign_lib.specs import published
 from codesign_lib.specs.published import Check, Claim
@@ -23,10 +24,10 @@ class Pair:
 
 
 @cache
-def recorded_gaps() -> dict[str, float]:
+def recorded_gaps() -> Mapping[str, float]:
     """Gap by key, from ``data/recorded_gaps.csv``."""
     table = published.table("recorded_gaps")
-    return dict(zip(table["key"].tolist(), table["gap"].tolist(), strict=True))
+    return MappingProxyType(dict(zip(table["key"].tolist(), table["gap"].tolist(), strict=True)))
 
 
 def measured(key: str, what: str, value: float, unit: str, source: str, ours: Callable[[], float]) -> Pair:

@@ -1,0 +1,83 @@
+"""Pages that show committed tables show them as they are: every row once, and no number typed beside them."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from codesign_lib.specs import published
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "book" / "evidence" / "gemm_accuracy.ipynb"
+STUDY = ROOT / "studies" / "02_dimensioning.ipynb"
+
+
+def cells(path: Path) -> list:
+    return nbformat.read(path, as_version=4).cells
+
+
+def tables(path: Path) -> list[str]:
+    """The HTML of every table that a notebook shows."""
+    outputs = (o for c in cells(path) if c.cell_type == "code" for o in c.outputs)
+    return [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
+
+
+def shown(html: str) -> list[str]:
+    return [re.sub("<[^>]+>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", html, re.DOTALL)]
+
+
+def figures(name: str, text: str) -> list[str]:
+    columns = published.table(name).columns
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True))
+    return [text.format(**row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pattern"),
+    [
+        ("gemm", "{median_percent:.1f} / {p90_percent:.1f} / {bias_percent:+.1f}", r"[\d.]+ / [\d.]+ / [+-][\d.]+"),
+        (
+            "gemm_choices",
+            "{n_numbers:.0f}: {median_percent:.2f} / {p90_percent:.2f}, {mean_log_percent:.2f}",
+            r"\d: .*",
+        ),
+    ],
+)
+def test_every_row_is_shown_once(name, text, pattern):
+    found = [cell for html in tables(PAGE) for cell in shown(html) if re.fullmatch(pattern, cell)]
+    assert len(found) > 50
+    assert Counter(found) == Counter(figures(f"validation/{name}", text))
+
+
+def test_the_promises_are_shown_as_committed():
+    checks = published.table("validation/gemm_checks")
+    rows = list(zip(*(c.tolist() for c in checks.columns.values()), strict=True))
+    found = next(shown(html) for html in tables(PAGE) if "stretch" in html)
+    assert found == [cell.replace("<", "&lt;") for row in rows for cell in row]
+
+
+def test_the_study_shows_committed_errors():
+    rows = published.table("validation/gemm").where(chip="median", regime="all")
+    html = next(html for html in tables(STUDY) if "universal" in html)
+    for fmt in ("bf16", "fp8", "fp8_block", "nvfp4"):
+        for what in ("calibrated", "universal", "roofline"):
+            row = rows.where(fmt=fmt, what=what)
+            assert f"{row['median_percent'][0]:.1f} / {row['p90_percent'][0]:.1f}" in shown(html)
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemm_checks", "gemm_choices"])
+def test_the_page_names_the_script_that_wrote_the_table(name):
+    script = published.table(f"validation/{name}").header["drawn_by"].split()[0]
+    assert (ROOT / script).is_file()
+    first = next(c for c in cells(PAGE) if c.cell_type == "code")
+    said = first.outputs[0]["data"]["text/markdown"].splitlines()
+    assert any(f"**validation/{name}**" in line and script in line for line in said)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "book" / "evidence").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_no_computed_number_is_typed(path):
+    # decimals, percentages and times are results; sizes and tokens are settings
+    text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown").replace("Llama-3.1", "Llama-3")
+    assert not re.findall(r"(?<!-)\b\d+\.\d+(?! GHz)|\d+ ?%(?! of the best)|\d+ µs", text)
