@@ -16,7 +16,13 @@ WINGS = {
         {"parameters"},
         {"hardware", "models"},
     ],
-    "cost": [{"roofline", "tiling"}, {"ops", "calibration", "experts"}, {"kernels", "collectives"}],
+    "cost": [
+        {"roofline", "tiling", "blocks"},
+        {"calibration", "experts"},
+        {"ops"},
+        {"kernels", "attention_kernels", "moe_kernels", "collectives"},
+        {"latent_kernels"},
+    ],
     "lowbit": [
         {"elements", "blocks"},
         {"variants", "error_law"},
@@ -34,7 +40,7 @@ STANDS_ON = {
     "report": {"specs", "cost", "lowbit", "serving"},
 }
 # a concept that fills a folder counts as one module
-PACKAGES = ("claims", "hf_config")
+PACKAGES = ("claims", "hf_config", "ops")
 MODULES = sorted(p for p in LIBRARY.rglob("*.py") if p.name != "__init__.py" or p.parent.name in PACKAGES)
 
 

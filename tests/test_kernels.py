@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codesign_lib.cost import calibration, kernels, ops, roofline
+from codesign_lib.cost import blocks, calibration, kernels, ops, roofline
 from codesign_lib.specs.formats import BF16, NVFP4
 from codesign_lib.specs.hardware import CHIPS, chip
 
@@ -113,7 +113,7 @@ def test_the_bound_needs_no_calibration():
 def test_shapes_broadcast_and_blocks_do_not_show():
     m, k, n = np.arange(1, 41)[:, None, None], np.array([512, 4096])[:, None], np.arange(128, 128 * 400, 128)
     together = kernels.gemm_s(m, k, n, chip="gb300", fmt="bf16")
-    assert together.shape == (40, 2, 399) and together.size > kernels.BLOCK and together.dtype == np.float64
+    assert together.shape == (40, 2, 399) and together.size > blocks.BLOCK and together.dtype == np.float64
     for i, j, h in ((0, 0, 0), (17, 1, 200), (39, 1, 398)):
         alone = kernels.gemm_s(m[i, 0, 0], k[j, 0], n[h], chip="gb300", fmt="bf16")
         assert alone.shape == () and alone == together[i, j, h]

@@ -7,24 +7,21 @@ Layers are split by a checksum of (n, k): one half is fitted, the other only jud
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+import fitting
 import gemm_steps
 import measured
 import numpy as np
+from fitting import DATA, errors, rounded, row
 from scipy.optimize import least_squares
 
 from codesign_lib.cost import experts, kernels
 from codesign_lib.specs import formats, hardware
 
-DATA = Path(__file__).parents[1] / "codesign_lib" / "data"
 FMTS = ("bf16", "fp8", "fp8_block", "nvfp4")
-DATE = "2026-11-30"
 N_ROWS = 8000  # rows a table in one fit, drawn evenly over the fitting half
 N_ROWS_STEPS = 2500
 LOSS_SCALE = 0.1  # errors beyond 10 % count linearly, not squared
@@ -37,10 +34,6 @@ LIMITS = {  # start, least, most; efficiencies are at most 1
     "split_s": (4e-6, 1e-7, 1e-3),
     "operand_bytes_per_s": (2e11, 1e9, 5e12),
 }
-COLUMNS = (
-    "kernel", "chip", "engine", "fmt", "shared_with", "n_fitted", "n_held_out",
-    "median_error_fraction", "p90_error_fraction", "bias_fraction", "numbers",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,24 +160,6 @@ def log_error(t: Table, numbers: Mapping[str, float]) -> float:
     return float(np.mean(np.abs(np.log(t.form_s(numbers) / t.latency_s))))
 
 
-def errors(prediction_s: np.ndarray, latency_s: np.ndarray) -> tuple[float, float, float]:
-    """Median and 90th percentile of |error|, median of the signed error."""
-    error = prediction_s / latency_s - 1
-    return float(np.median(np.abs(error))), float(np.quantile(np.abs(error), 0.9)), float(np.median(error))
-
-
-def row(kernel, chip, engine, fmt, numbers, held: tuple, n_fitted: int, n_held_out: int, shared_with="") -> dict:
-    written = " ".join(f"{name}={value:.4g}" for name, value in numbers.items())
-    median, p90, bias = (f"{value:.4f}" for value in held)
-    values = (kernel, chip, engine, fmt, shared_with, n_fitted, n_held_out, median, p90, bias, written)
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def rounded(numbers: Mapping[str, float]) -> dict[str, float]:
-    """As they are written: what is judged is what is used."""
-    return {name: float(f"{value:.4g}") for name, value in numbers.items()}
-
-
 def calibrate(tables: dict[tuple[str, str, str], Table]) -> list[dict]:
     rows = []
     for fmt in FMTS:
@@ -275,23 +250,12 @@ def calibrate_moe() -> dict:
     return row("moe_layer", "b200_sxm", "trtllm", "nvfp4", rounded(fit_moe(m, latency_s)), held, len(m), len(m))
 
 
-def write(path: Path, title: str, rows: list[dict]) -> None:
-    out = io.StringIO()
-    out.write(f"# title: {title}\n# source: fitted to GEMM tables of {measured.PACKAGE}\n")
-    versions = ", ".join(f"{e} {measured.VERSIONS[e]}" for e in measured.ENGINES)
-    out.write(f"# version: {measured.package_version()} ({versions})\n# date: {DATE}\n")
-    out.write(f"# licence: {measured.LICENCE}\n# drawn_by: tools/calibrate.py\n")
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.write_text(out.getvalue(), encoding="utf-8")
-
-
 def main() -> int:
     tables = load()
     rows = calibrate(tables) + calibrate_universal(tables) + [calibrate_moe()]
-    write(DATA / "calibration.csv", "Fitted numbers a chip, engine, format and kernel, with held-out errors", rows)
-    write(DATA / "gemm_steps.csv", "GEMM forms between roofline and calibration, fitted", calibrate_steps(tables))
+    fitting.replace_rows({"gemm", "moe_layer"}, rows)
+    steps = calibrate_steps(tables)
+    fitting.write(DATA / "gemm_steps.csv", "GEMM forms between roofline and calibration, fitted", steps)
     return 0
 
 

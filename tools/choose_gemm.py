@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 
 import calibrate
+import fitting
 import gemm_steps
 import measured
 import numpy as np
@@ -71,7 +72,7 @@ def main(argv: tuple[str, ...] = ()) -> int:
         out = io.StringIO()
         out.write("# title: GEMM kernels that were tried, fitted and judged on two halves of the fitting layers\n")
         out.write(f"# source: {measured.PACKAGE}, systems/data (NVIDIA, github.com/ai-dynamo/aiconfigurator)\n")
-        out.write(f"# version: {measured.package_version()}\n# date: {calibrate.DATE}\n")
+        out.write(f"# version: {measured.package_version()}\n# date: {fitting.DATE}\n")
         out.write(f"# licence: {measured.LICENCE}\n# drawn_by: tools/choose_gemm.py --write\n")
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(COLUMNS)

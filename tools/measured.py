@@ -75,3 +75,120 @@ def held_out(n: pd.Series, k: pd.Series, bit: int = 0) -> np.ndarray:
     layers, where = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
     bits = np.array([zlib.crc32(f"{int(a)}x{int(b)}".encode()) >> bit & 1 for a, b in layers], dtype=bool)
     return bits[where.ravel()]
+
+
+def attention(chip: str, engine: str, phase: str) -> pd.DataFrame:
+    """All measured attention kernels of one chip and engine, ``phase`` decode or prefill, one row a shape.
+
+    Columns: kernel (the engine's name for it), fmt (of the arithmetic), kv_fmt, n_batch, n_tokens (cached tokens that a
+    decoding query reads, its own included; or the length of a prompt without a prefix), n_heads, n_kv_heads, d_head,
+    window_tokens (0: none) and latency_s. Repeated measurements of one shape are averaged.
+    """
+    name = {"decode": "generation", "prefill": "context"}[phase]
+    folder = systems() / "data" / chip / "attention" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / f"{name}_attention_perf.parquet")
+    tokens = table.step + 1 if phase == "decode" else table.isl
+    window = table.window_size.astype(int) if "window_size" in table else 0
+    found = pd.DataFrame(
+        {
+            "kernel": table.kernel_source.astype(str),
+            "fmt": table.attn_dtype.map(FORMATS),
+            "kv_fmt": table.kv_cache_dtype.map(FORMATS),
+            "n_batch": table.batch_size,
+            "n_tokens": tokens,
+            "n_heads": table.num_heads,
+            # tables write 0 where every query head has its own
+            "n_kv_heads": table.num_key_value_heads.where(table.num_key_value_heads > 0, table.num_heads),
+            "d_head": table.head_dim,
+            "window_tokens": window,
+            "latency_s": table.latency * 1e-3,
+        }
+    )
+    return _averaged(found)
+
+
+def latent(chip: str, engine: str, phase: str) -> pd.DataFrame:
+    """Measured multi-head latent attention of DeepSeek's sizes (rank 512, rope 64): as :func:`attention`, without
+    n_kv_heads, d_head and window; n_heads is what one GPU holds."""
+    name = {"decode": "generation", "prefill": "context"}[phase]
+    folder = systems() / "data" / chip / "mla" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / f"{name}_mla_perf.parquet")
+    found = pd.DataFrame(
+        {
+            "kernel": table.kernel_source.astype(str),
+            "fmt": table.mla_dtype.map(FORMATS),
+            "kv_fmt": table.kv_cache_dtype.map(FORMATS),
+            "n_batch": table.batch_size,
+            "n_tokens": table.step + 1 if phase == "decode" else table.isl,
+            "n_heads": table.num_heads,
+            "latency_s": table.latency * 1e-3,
+        }
+    )
+    return _averaged(found)
+
+
+MOE_FORMATS = FORMATS | {"w4a8_mxfp4_mxfp8": "mxfp4"}  # MXFP4 weights, MXFP8 activations
+
+
+def moe(chip: str, engine: str) -> pd.DataFrame:
+    """Measured experts of a mixture, without router and communication, one row a shape and routing.
+
+    Columns: kernel, fmt, routing (balanced, power_law_1.01, power_law_1.2), n_tokens (of all ranks together), d_model,
+    d_expert (whole), n_chosen, n_experts, tp, ep and latency_s (of the busiest rank).
+    """
+    folder = systems() / "data" / chip / "moe" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / "moe_perf.parquet")
+    found = pd.DataFrame(
+        {
+            "kernel": table.kernel_source.astype(str),
+            "fmt": table.moe_dtype.map(MOE_FORMATS),
+            "routing": table.distribution.astype(str),
+            "n_tokens": table.num_tokens,
+            "d_model": table.hidden_size,
+            "d_expert": table.inter_size,
+            "n_chosen": table.topk,
+            "n_experts": table.num_experts,
+            "tp": table.moe_tp_size,
+            "ep": table.moe_ep_size,
+            "latency_s": table.latency * 1e-3,
+        }
+    )
+    return _averaged(found[found.fmt.notna()])
+
+
+def _averaged(table: pd.DataFrame) -> pd.DataFrame:
+    keys = [name for name in table if name != "latency_s"]
+    return table.groupby(keys, as_index=False, sort=True)["latency_s"].mean()
+
+
+def hashed(table: pd.DataFrame, names: list[str], bit: int = 0) -> np.ndarray:
+    """Whether each row's named sizes are kept from the fit: a bit of their checksum, as in :func:`held_out`."""
+    keys, where = np.unique(table[names].to_numpy(), axis=0, return_inverse=True)
+    text = ("x".join(str(int(x)) for x in key) for key in keys)
+    bits = np.array([zlib.crc32(t.encode()) >> bit & 1 for t in text], dtype=bool)
+    return bits[where.ravel()]
+
+
+NCCL = "2.29.2"
+NCCL_OPS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+            "alltoall": "all_to_all"}  # fmt: skip
+
+
+def nccl(chip: str) -> pd.DataFrame:
+    """NCCL inside one node: op, n_ranks, n_bytes (the whole buffer, not a rank's share), latency_s."""
+    table = pd.read_parquet(systems() / "data" / chip / "comm" / "nccl" / NCCL / "nccl_perf.parquet")
+    size = table.nccl_dtype.map({"half": 2, "int8": 1})
+    found = {"op": table.op_name.map(NCCL_OPS), "n_ranks": table.num_gpus, "n_bytes": table.message_size * size}
+    return _averaged(pd.DataFrame(found | {"latency_s": table.latency * 1e-3}))
+
+
+def all_reduce(chip: str, engine: str) -> pd.DataFrame:
+    """The engine's own all-reduce in BF16, SGLang's from a CUDA graph: n_ranks, n_bytes, latency_s.
+
+    Where one-shot and two-shot were both measured, the faster.
+    """
+    folder = systems() / "data" / chip / "comm" / engine / engine_version(chip, engine)
+    table = pd.read_parquet(folder / "custom_allreduce_perf.parquet")
+    table = table[~table.kernel_source.str.contains("eager")]
+    found = {"n_ranks": table.num_gpus, "n_bytes": table.message_size * 2, "latency_s": table.latency * 1e-3}
+    return pd.DataFrame(found).groupby(["n_ranks", "n_bytes"], as_index=False)["latency_s"].min()

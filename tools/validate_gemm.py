@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import calibrate
+import fitting
 import gemm_steps
 import measured
 import numpy as np
@@ -131,7 +132,7 @@ def outside_chip(name: str) -> hardware.Chip:
         name=name, title=name, bf16_flops_per_s=sheet["bfloat16_tc_flops"], fp8_flops_per_s=sheet["fp8_tc_flops"],
         nvfp4_flops_per_s=sheet.get("fp4_tc_flops"), hbm_bytes=sheet["mem_capacity"], hbm_bytes_per_s=sheet["mem_bw"],
         n_sms=N_SMS_OUTSIDE[name], link_bytes_per_s=32e9, link_peer_bytes_per_s=32e9, link_topology="switch",
-        n_scale_up=1, source="AIConfigurator systems/*.yaml; SM count of the datasheet", as_of=calibrate.DATE,
+        n_scale_up=1, source="AIConfigurator systems/*.yaml; SM count of the datasheet", as_of=fitting.DATE,
     )  # fmt: skip
 
 
@@ -241,7 +242,7 @@ def as_text(title: str, columns: tuple[str, ...], rows: Iterable[tuple]) -> str:
     out.write(
         f"# title: {title}\n# source: {measured.PACKAGE}, systems/data (NVIDIA, github.com/ai-dynamo/aiconfigurator)\n"
     )
-    out.write(f"# version: {measured.package_version()}; engines {engines}\n# date: {calibrate.DATE}\n")
+    out.write(f"# version: {measured.package_version()}; engines {engines}\n# date: {fitting.DATE}\n")
     out.write(f"# licence: {measured.LICENCE}\n# drawn_by: tools/validate_gemm.py --write\n")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)

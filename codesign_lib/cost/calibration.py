@@ -1,7 +1,8 @@
 """Fitted numbers: few a chip × engine × format × kernel, with where they come from and how wrong they are.
 
-``data/calibration.csv`` is written by ``tools/calibrate.py``, which alone fits. Errors are those on rows that the fit
-never saw: ``|prediction / measurement − 1|``, its median and 90th percentile, and the median of the signed one.
+``data/calibration.csv`` is written by ``tools/calibrate*.py``, which alone fit. Errors are those on rows that the fit
+never saw: ``|prediction / measurement − 1|``, its median and 90th percentile, and the median of the signed one; for
+attention on rows of at least 1,024 tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from codesign_lib.cost import tiling
-from codesign_lib.specs import published
+from codesign_lib.specs import hardware, published
+from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.quantities import positive
 
 UNIVERSAL = "universal"
@@ -85,6 +87,37 @@ def chips(kernel: str, engine: str, fmt: str) -> tuple[str, ...]:
     ('b200_sxm', 'b300_sxm', 'gb200', 'gb300', 'universal')
     """
     return tuple(c.chip for c in table() if (c.kernel, c.engine, c.fmt) == (kernel, engine, fmt))
+
+
+def fitted(subject: str, kernel: str, chip: Chip | str, engine: str, fmt: str) -> Mapping[str, float]:
+    """The numbers of ``kernel`` for that chip, for ``subject``, the function that asks.
+
+    Raises ValueError for an engine that nobody fitted, a chip without numbers, and a ``Chip`` whose datasheet differs
+    from the one that was measured; each names ``bound=True``, the roofline, as the way out.
+
+    >>> fitted("attention_decode_s", "attention_decode", "mi300x", "trtllm", "bf16")
+    Traceback (most recent call last):
+    ValueError: attention_decode_s: MI300X has no calibrated trtllm bf16; calibrated: h100_sxm, h200_sxm, b200_sxm,
+    b300_sxm, gb200, gb300; allowed: bound=True (the roofline)
+    """
+    c = hardware.chip(chip)
+    engines = tuple(dict.fromkeys(x.engine for x in table() if x.kernel == kernel))
+    if engine not in engines:
+        raise ValueError(
+            f"{subject}: engine is {engine!r}; allowed: {', '.join(engines)}, or bound=True (the roofline)"
+        )
+    found = find(kernel, c.name, engine, fmt)
+    if found is None:
+        known = ", ".join(chips(kernel, engine, fmt)) or "none"
+        raise ValueError(
+            f"{subject}: {c.title} has no calibrated {engine} {fmt}; calibrated: {known}; "
+            "allowed: bound=True (the roofline)"
+        )
+    if c != hardware.CHIPS.get(c.name):
+        raise ValueError(
+            f"{subject}: this {c.title} is not the one that was measured; allowed: bound=True (the roofline)"
+        )
+    return found.numbers
 
 
 def gemm(chip: str, engine: str, fmt: str) -> Calibration:

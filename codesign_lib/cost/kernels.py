@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost import calibration, ops, roofline
+from codesign_lib.cost.blocks import in_blocks
 from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.formats import BF16, NVFP4, Format, as_format
 from codesign_lib.specs.hardware import CHIPS, Chip
@@ -46,8 +47,6 @@ from codesign_lib.specs.quantities import common_shape
 ENGINES = ("trtllm", "sglang")
 MERGE_BYTES = 32
 """Bytes an output of a split product: four FP32 partial sums written and read."""
-BLOCK = 16_384
-"""Shapes computed at a time: bounds the memory and keeps the work in cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +188,7 @@ def form_s(
         quantise, compute, memory = parts(m, k, n)
         return numbers["launch_s"] + quantise + np.sqrt(compute * compute + memory * memory)
 
-    return _in_blocks(block, m, k, n)
+    return in_blocks(block, m, k, n)
 
 
 def _parts(c: Chip, fmt: Format, kernel: Kernel, numbers: Mapping[str, float]) -> Callable[..., tuple[NDArray, ...]]:
@@ -264,17 +263,3 @@ def _numbers(chip: Chip, engine: str, fmt: Format, transfer_from: str | None) ->
         grown = chip.peak_flops_per_s(fmt) / source.peak_flops_per_s(fmt) * (source.n_sms / chip.n_sms)
         numbers["operand_bytes_per_s"] *= grown
     return numbers
-
-
-def _in_blocks(block, *sizes: ArrayLike) -> NDArray[np.float64]:
-    """``block`` applied to the broadcast sizes, at most ``BLOCK`` elements at a time."""
-    with np.nditer(
-        [*sizes, None],
-        flags=["external_loop", "buffered", "zerosize_ok"],
-        op_flags=[["readonly"]] * len(sizes) + [["writeonly", "allocate"]],
-        op_dtypes=[np.float64] * (len(sizes) + 1),
-        buffersize=BLOCK,
-    ) as blocks:
-        for *given, out in blocks:
-            out[...] = block(*given)
-        return blocks.operands[-1][()]

@@ -21,9 +21,10 @@ from codesign_lib.specs.quantities import common_shape, not_negative, positive
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation asks of a chip: ``flops`` (a multiply-add is two) and ``bytes`` moved to and from HBM.
+    """What an operation asks of a chip: ``flops`` (a multiply-add is two), ``bytes`` moved to and from HBM, and
+    ``exps``, exponentials (those of softmax are many enough to count).
 
-    Both broadcast against each other and are finite and at least 0, else ValueError; they are kept as read-only views,
+    They broadcast against each other and are finite and at least 0, else ValueError; they are kept as read-only views,
     not copied. ``a + b`` is both one after the other, ``3 * a`` three times ``a``; an array repeats by element.
 
     >>> w = Work(flops=2e9, bytes=1e6)
@@ -33,11 +34,12 @@ class Work:
 
     flops: NDArray[np.float64]
     bytes: NDArray[np.float64]
+    exps: NDArray[np.float64] = 0.0
 
     def __post_init__(self) -> None:
-        flops, moved = not_negative("Work", flops=self.flops, bytes=self.bytes)
-        common_shape("Work", flops=flops, bytes=moved)
-        for name, array in (("flops", flops), ("bytes", moved)):
+        flops, moved, exps = not_negative("Work", flops=self.flops, bytes=self.bytes, exps=self.exps)
+        common_shape("Work", flops=flops, bytes=moved, **({"exps": exps} if exps.ndim else {}))
+        for name, array in (("flops", flops), ("bytes", moved), ("exps", exps)):
             kept = array.view()
             kept.flags.writeable = False
             object.__setattr__(self, name, kept)
@@ -47,15 +49,15 @@ class Work:
     def __add__(self, other: Work) -> Work:
         if not isinstance(other, Work):
             return NotImplemented
-        common_shape("Work + Work", left=self.flops, right=other.flops)
-        common_shape("Work + Work", left=self.bytes, right=other.bytes)
-        return Work(self.flops + other.flops, self.bytes + other.bytes)
+        for name in ("flops", "bytes", "exps"):
+            common_shape("Work + Work", left=getattr(self, name), right=getattr(other, name))
+        return Work(self.flops + other.flops, self.bytes + other.bytes, self.exps + other.exps)
 
     def __mul__(self, times: ArrayLike) -> Work:
         (times,) = not_negative("Work", times=times)
-        common_shape("Work", flops=self.flops, times=times)
-        common_shape("Work", bytes=self.bytes, times=times)
-        return Work(self.flops * times, self.bytes * times)
+        for name in ("flops", "bytes", "exps"):
+            common_shape("Work", **{name: getattr(self, name)}, times=times)
+        return Work(self.flops * times, self.bytes * times, self.exps * times)
 
     __rmul__ = __mul__
 
@@ -76,18 +78,35 @@ def memory_s(work: Work, chip: Chip | str) -> NDArray[np.float64]:
     return work.bytes / as_chip(chip).hbm_bytes_per_s
 
 
+def exp_s(work: Work, chip: Chip | str) -> NDArray[np.float64]:
+    """Seconds the exponentials take at the chip's rate: ``exps / exp_per_s``. A rate that is not public: ValueError.
+
+    >>> one = Work(flops=0, bytes=0, exps=1e12)
+    >>> round(float(exp_s(one, "gb200") / exp_s(one, "gb300")), 2)
+    2.14
+    """
+    c = as_chip(chip)
+    if c.exp_per_s is None:
+        raise ValueError(f"{c.title} has no exp_per_s: its rate of exponentials is not public")
+    return work.exps / c.exp_per_s
+
+
 def time_s(work: Work, chip: Chip | str, fmt: Format | str) -> NDArray[np.float64]:
     r"""Seconds the work takes at least.
 
-    .. math:: t = \max\left(\frac{\text{flops}}{P_\text{fmt}}, \frac{\text{bytes}}{B}\right)
+    .. math:: t = \max\left(\frac{\text{flops}}{P_\text{fmt}}, \frac{\text{bytes}}{B}, \frac{\text{exps}}{X}\right)
 
-    ``fmt`` is the format the arithmetic runs in. The shape is the broadcast shape of ``work``. Raises ValueError for
-    an unknown chip or format and for a chip without that peak.
+    ``fmt`` is the format the arithmetic runs in. The third roof is left out, and the bound stays one, where the work
+    has no exponentials or the chip's rate X of them is not public. The shape is the broadcast shape of ``work``.
+    Raises ValueError for an unknown chip or format and for a chip without that peak.
 
     >>> float(time_s(Work(flops=30e12, bytes=8e9), "gb300", "nvfp4"))
     0.002
     """
-    return np.maximum(compute_s(work, chip, fmt), memory_s(work, chip))
+    bound = np.maximum(compute_s(work, chip, fmt), memory_s(work, chip))
+    if as_chip(chip).exp_per_s is None or (work.exps.ndim == 0 and not work.exps):
+        return bound
+    return np.maximum(bound, exp_s(work, chip))
 
 
 def fraction_of_bound(work: Work, measured_s: ArrayLike, chip: Chip | str, fmt: Format | str) -> NDArray[np.float64]:

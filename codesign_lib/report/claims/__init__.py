@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import chips, dimensioning, roofline
+from codesign_lib.report.claims import attention, chips, dimensioning, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -30,6 +30,11 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "misaligned": dimensioning.misaligned,
     "moe_dense": dimensioning.moe_dense,
     "stacks": dimensioning.stacks,
+    "ladder": attention.ladder,
+    "attention_article": attention.attention_article,
+    "latent_heads": attention.latent_heads,
+    "expert_ranks": attention.expert_ranks,
+    "user_questions": attention.user_questions,
 }
 
 

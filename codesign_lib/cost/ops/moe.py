@@ -1,0 +1,139 @@
+r"""A mixture of experts as work: which experts a batch wakes, what reading them costs, and who is busiest.
+
+Decoding reads *distinct* experts: charging all of them gives more bytes than the chip can move, charging one set a
+token many more. Three ways to route m tokens to c of E experts each, by name:
+
+* ``balanced``: every expert gets the same share, :math:`\min(E, mc)` are woken: how kernels are benchmarked;
+* ``random``: each token picks at random, :math:`E (1 - (1 - c/E)^m)`;
+* ``skewed``: the load of an expert is a draw from the density :math:`\propto x^{-\alpha}` on [1, 0.8 m] (on
+  [0.01, 2] while mc ≤ E), scaled to mc in all and rounded: how the measured tables are skewed. Fewer experts are
+  woken, and the GPU with the favourites makes all others wait.
+
+Ignored: the router (a linear layer), dispatch and combine across GPUs (:py:mod:`codesign_lib.cost.collectives`),
+activation functions.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codesign_lib.cost.experts import active_experts
+from codesign_lib.cost.roofline import Work
+from codesign_lib.cost.tiling import whole
+from codesign_lib.specs.formats import BF16, Format, as_format
+from codesign_lib.specs.quantities import positive
+
+ROUTINGS = ("balanced", "random", "skewed")
+SKEW = 1.2
+"""Exponent α of ``skewed`` routing, that of the measured tables' stronger skew (the other is 1.01)."""
+
+
+def woken(
+    m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike, routing: str = "balanced", skew: float = SKEW
+) -> NDArray[np.float64]:
+    r"""Distinct experts of a layer that m tokens wake, by ``routing``.
+
+    Skewed: E times the chance that a load is at least half a token, at most what balanced routing wakes. Sizes
+    broadcast and are whole and at least 1, ``n_chosen`` at most ``n_experts``, 1 < ``skew`` < 2, else ValueError.
+
+    >>> [round(float(woken(34, n_experts=256, n_chosen=8, routing=r)), 1) for r in ROUTINGS]
+    [256.0, 169.0, 146.8]
+    """
+    m, e, c = _sizes("moe.woken", m, n_experts, n_chosen, routing, ROUTINGS)
+    if routing == "balanced":
+        return np.minimum(e, m * c)
+    if routing == "random":
+        return active_experts(m, n_experts=e, n_chosen=c)
+    low, high, mean, _ = _power_law(m, e, c, skew)
+    half = np.clip(0.5 * e * mean / (m * c), low, high)
+    chance = (half ** (1 - skew) - high ** (1 - skew)) / (low ** (1 - skew) - high ** (1 - skew))
+    return np.minimum(np.maximum(e * chance, c), np.minimum(e, m * c))
+
+
+def busiest_share(
+    m: ArrayLike,
+    *,
+    n_experts: ArrayLike,
+    n_chosen: ArrayLike,
+    n_ranks: ArrayLike,
+    routing: str = "balanced",
+    skew: float = SKEW,
+) -> NDArray[np.float64]:
+    r"""Token-expert pairs on the busiest of ``n_ranks`` GPUs over the mean: 1 when balanced.
+
+    .. math:: 1 + v\, z_R \sqrt{R / E}
+
+    for ranks of E/R experts whose loads vary by v (standard deviation over mean): :math:`z_R` is the largest of R
+    normal draws, Blom's :math:`\Phi^{-1}\left(\frac{R - 3/8}{R + 1/4}\right)`. At most R, and at most every token on
+    every expert of the rank. Sums of few heavy-tailed loads are not normal: a first estimate. Sizes as in
+    :py:func:`woken`; experts that the ranks do not divide raise ValueError.
+
+    >>> sizes = dict(n_experts=256, n_chosen=8, routing="skewed")
+    >>> busiest_share(16_384, n_ranks=[1, 8, 32], **sizes).round(2)
+    array([1.  , 1.76, 3.2 ])
+    """
+    subject = "moe.busiest_share"
+    m, e, c = _sizes(subject, m, n_experts, n_chosen, routing, ("balanced", "skewed"))
+    (ranks,) = whole(subject, n_ranks=n_ranks)
+    if np.any(e % ranks):
+        bad = np.broadcast_to(e % ranks != 0, np.broadcast_shapes(e.shape, ranks.shape))
+        one, n = (np.broadcast_to(x, bad.shape)[bad][0] for x in (e, ranks))
+        raise ValueError(f"{subject}: n_ranks is {n:g}; allowed: a divisor of n_experts, {one:g}")
+    if routing == "balanced":
+        return np.ones(np.broadcast_shapes(m.shape, e.shape, c.shape, ranks.shape))[()]
+    _, _, mean, square = _power_law(m, e, c, skew)
+    z = np.vectorize(lambda r: NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0, [np.float64])(ranks)
+    share = 1 + np.sqrt(np.maximum(square / mean**2 - 1, 0) * ranks / e) * z
+    return np.minimum(share, np.minimum(ranks, np.maximum(e / c, 1)))
+
+
+def _sizes(subject: str, m, n_experts, n_chosen, routing: str, allowed: tuple[str, ...]) -> list[NDArray]:
+    if routing not in allowed:
+        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(allowed)}")
+    m, e, c = whole(subject, m=m, n_experts=n_experts, n_chosen=n_chosen)
+    if np.any(c > e):
+        raise ValueError(f"{subject}: n_chosen is above n_experts; allowed: n_chosen ≤ n_experts")
+    return [m, e, c]
+
+
+def _power_law(m: NDArray, e: NDArray, c: NDArray, skew: float) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Least and greatest load, mean and mean square of the truncated power law, before scaling."""
+    if not 1 < skew < 2:
+        raise ValueError(f"moe: skew is {skew!r}; allowed: above 1, below 2")
+    few = m * c <= e
+    low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * m, 1 + 1e-6))
+    weight, mean, square = ((high**x - low**x) / x for x in (1 - skew, 2 - skew, 3 - skew))
+    return low, high, mean / weight, square / weight
+
+
+def experts(
+    n_pairs: ArrayLike,
+    n_woken: ArrayLike,
+    *,
+    d_model: ArrayLike,
+    d_expert: ArrayLike,
+    gated: bool = True,
+    inputs: Format | str = BF16,
+    weights: Format | str = BF16,
+    outputs: Format | str = BF16,
+) -> Work:
+    r"""``n_pairs`` token-expert pairs through ``n_woken`` experts of two (gated: three) matrices H × I.
+
+    .. math:: \text{flops} = 2 g H I\,\text{pairs}, \quad
+              \text{bytes} = b_w\,g H I\,\text{woken} + \text{pairs}\,(b_a (H + I) + b_o (H + I))
+
+    g = 3 when gated, else 2. Up and gate are one product, so a pair reads H and writes I, then reads I and writes H.
+    With experts in a latent size, ``d_model`` is that size. Sizes broadcast, finite and above 0, else ValueError.
+
+    >>> w = experts(256, 163, d_model=7168, d_expert=2048, weights="nvfp4", inputs="nvfp4")
+    >>> round(float(w.bytes) / 163 / 1e6, 2)                     # MB an expert
+    24.81
+    """
+    sizes = dict(n_pairs=n_pairs, n_woken=n_woken, d_model=d_model, d_expert=d_expert)
+    pairs, awake, h, i = positive("moe.experts", **sizes)
+    matrix = (3 if gated else 2) * h * i
+    a, w, o = (as_format(f).bytes_per_element for f in (inputs, weights, outputs))
+    return Work(2 * matrix * pairs, w * matrix * awake + pairs * (a + o) * (h + i))
