@@ -60,7 +60,7 @@ def checks(results: Iterable[Check], *, prefix: str | None = None) -> Shown:
         "claim": [c.claim.what for c in results],
         "ours": [_value(c.ours, c, prefix, digits=4) for c in results],
         "theirs": [_value(c.claim.value, c, prefix, digits=3) for c in results],
-        "gap": ["–" if c.gap is None else f"{c.gap:+.1%}" for c in results],
+        "gap": ["–" if c.gap is None else f"{round(c.gap, 3) + 0.0:+.1%}" for c in results],
         "verdict": [_verdict(c) for c in results],
     }
     # where the gap is the result, a verdict that is the same in every row says nothing

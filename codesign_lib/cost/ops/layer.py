@@ -66,7 +66,8 @@ def prefill(
 ) -> dict[str, Work]:
     """``n_new`` tokens behind ``n_prefix`` in each of ``n_batch`` sequences; parts as in :py:func:`decode`.
 
-    Latent attention is absorbed where that takes fewer FLOPs: below :py:func:`attention.latent_crossover` new tokens.
+    Latent attention is absorbed where that takes fewer FLOPs: below
+    :py:func:`codesign_lib.cost.ops.attention.latent_crossover` new tokens.
     """
     n, b = positive("layer.prefill", n_new=n_new, n_batch=n_batch)
     (p,) = not_negative("layer.prefill", n_prefix=n_prefix)
