@@ -33,7 +33,7 @@ COMPUTE, MEMORY, NETWORK, MEASURED = "#0072B2", "#D55E00", "#009E73", "#111111"
 # For lines that are none of these: formats, models, sizes.
 SERIES = ("#7B3294", "#B8860B", "#CC79A7", "#56B4E9", "#8C510A", "#8C8C8C")
 # Cells longer than this wrap.
-LONG = 30
+LONG = 24
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
