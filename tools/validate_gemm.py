@@ -10,22 +10,19 @@ step laws that identify an SM count, and the MoE law without the point it is the
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import calibrate
 import fitting
 import gemm_steps
 import measured
 import numpy as np
+from validation import Check, Error, finish
 
 from codesign_lib.cost import calibration, experts, kernels
 from codesign_lib.specs import hardware
 
-FOLDER = calibrate.DATA / "validation"
 REGIMES = {"all": (1, 10**9), "decode": (1, 64), "middle": (65, 1023), "prefill": (1024, 10**9)}
 MUST = {"bf16": (7.5, 22), "fp8": (9.5, 28), "fp8_block": (7, 26), "nvfp4": (8.8, 28)}
 STRETCH = {"bf16": (5.5, 17), "fp8": (6.5, 18), "fp8_block": (6, 22), "nvfp4": (7, 22)}
@@ -34,25 +31,6 @@ N_SMS_OUTSIDE = {"l40s": 142, "rtx_pro_6000_server": 188}  # datasheets
 SQUARES, ASPECT, HIDDEN = (512, 1024, 2048, 4096, 8192, 16384), 2**24, (4096, 7168)
 TOKENS = (1, 64, 256, 1024, 4096, 8192)
 STAIRCASE = (256, 512, 513, 768, 1024, 1280, 1536, 1792, 1793, 2304, 2560, 2816, 3072, 3328, 3584, 3585, 4096, 4352)
-
-
-class Error(NamedTuple):
-    what: str
-    chip: str
-    engine: str
-    fmt: str
-    regime: str
-    n_rows: int
-    median_percent: float
-    p90_percent: float
-    bias_percent: float
-
-
-class Check(NamedTuple):
-    what: str
-    found: str
-    limit: str
-    verdict: str
 
 
 def judge(
@@ -236,20 +214,6 @@ def beyond_bound(tables: dict) -> Iterator[Check]:
         yield Check(f"{fmt} rows faster than the bound, ours", f"{ours}", "0", "FAILS" if ours else "holds")
 
 
-def as_text(title: str, columns: tuple[str, ...], rows: Iterable[tuple]) -> str:
-    out = io.StringIO()
-    engines = ", ".join(f"{e} {v}" for e, v in measured.VERSIONS.items())
-    out.write(
-        f"# title: {title}\n# source: {measured.PACKAGE}, systems/data (NVIDIA, github.com/ai-dynamo/aiconfigurator)\n"
-    )
-    out.write(f"# version: {measured.package_version()}; engines {engines}\n# date: {fitting.DATE}\n")
-    out.write(f"# licence: {measured.LICENCE}\n# drawn_by: tools/validate_gemm.py --write\n")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([f"{x:.1f}".replace("-0.0", "0.0") if isinstance(x, float) else x for x in row] for row in rows)
-    return out.getvalue()
-
-
 def main(argv: tuple[str, ...] = ()) -> int:
     tables = calibrate.load()
     errors = [*calibrated(tables), *guesses(tables), *never_seen()]
@@ -259,31 +223,7 @@ def main(argv: tuple[str, ...] = ()) -> int:
     summary += [m for what in dict.fromkeys(e.what for e in stepped) for m in medians(stepped, what)]
     summary += list(medians(errors, "from h100_sxm", chips=("b200_sxm", "gb300")))
     checks = [*promises(errors), *named_rows(tables), *best_aspect(tables), *sm_counts(tables), *beyond_bound(tables)]
-    for e in summary + errors:
-        print(f"{e.median_percent:6.1f} / {e.p90_percent:5.1f} ({e.bias_percent:+6.1f})  {' '.join(map(str, e[:6]))}")
-    for c in checks:
-        print(f"{c.verdict:32s} {c.found:>16s}  {c.what}" + (f" (limit {c.limit})" if c.limit else ""))
-    found = {
-        "gemm.csv": as_text("errors of GEMM times, in percent, held-out layers", Error._fields, summary + errors),
-        "gemm_checks.csv": as_text("what GEMM times must fulfil, and do", Check._fields, checks),
-    }
-    failed = [c.what for c in checks if c.verdict.startswith("FAILS")]
-    for name, text in found.items():
-        path = FOLDER / name
-        if "--write" in argv:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            committed = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            changed = sorted(set(text.splitlines()) ^ set(committed))
-            print(f"{name} is not what was found; lines that differ:", *changed[:20], sep="\n  ")
-            failed.append(name)
-    print(
-        "FAILED: " + "; ".join(failed)
-        if failed
-        else "GEMM: all that must hold does, and the committed figures are those found"
-    )
-    return int(bool(failed))
+    return finish("validate_gemm", "gemm", "GEMM times", summary + errors, checks, argv, measured.VERSIONS)
 
 
 if __name__ == "__main__":

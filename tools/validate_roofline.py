@@ -1,8 +1,8 @@
 """Hold the roofline against every measured linear layer of the wheel (part of `make validate`).
 
 A bound that a measurement beats is wrong, or the data never left the cache. Prints how much of the measured time the
-bound explains, for each chip, engine and format, and fails when a row beats the bound that the L2 cache cannot explain,
-when more rows do than one in about seven thousand, or when a committed sample is not what tools/sample_gemm.py draws.
+bound misses (gap: bound over measured minus one; p90: nine in ten are nearer), for each chip, engine and format. Fails
+when a row beats the bound that the L2 cache cannot explain, or when more rows do than one in about seven thousand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 
 import measured
 import numpy as np
-import sample_gemm
 
 from codesign_lib.cost import ops, roofline
 from codesign_lib.specs import hardware
@@ -41,8 +40,6 @@ def main() -> int:
     print(f"{n_faster} of {n_rows:,} rows are faster than the bound: {n_faster / n_rows:.1e} of them")
     if n_faster / n_rows > ROWS_FASTER_MAX:
         bad.append(f"more than {ROWS_FASTER_MAX:g} of the rows beat the bound")
-    if sample_gemm.main(["--check"]):
-        bad.append("a committed sample is not what tools/sample_gemm.py draws")
     print("\n".join(bad) or "the bound holds")
     return int(bool(bad))
 

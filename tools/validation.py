@@ -88,9 +88,11 @@ def never_below(what: str, ours: np.ndarray, bound: np.ndarray, latency_s: np.nd
     yield Check(f"{what}, ours below the bound", f"{n}", "0", "FAILS" if n else "holds")
 
 
-def as_text(tool: str, title: str, columns: tuple[str, ...], rows: Iterable[tuple]) -> str:
+def as_text(
+    tool: str, title: str, columns: tuple[str, ...], rows: Iterable[tuple], engines: Iterable[str] = measured.ENGINES
+) -> str:
     out = io.StringIO()
-    engines = ", ".join(f"{e} {measured.VERSIONS[e]}" for e in measured.ENGINES)
+    engines = ", ".join(f"{e} {measured.VERSIONS[e]}" for e in engines)
     out.write(
         f"# title: {title}\n# source: {measured.PACKAGE}, systems/data (NVIDIA, github.com/ai-dynamo/aiconfigurator)\n"
     )
@@ -102,15 +104,23 @@ def as_text(tool: str, title: str, columns: tuple[str, ...], rows: Iterable[tupl
     return out.getvalue()
 
 
-def finish(tool: str, name: str, title: str, errors: list[Error], checks: list[Check], argv: tuple[str, ...]) -> int:
+def finish(
+    tool: str,
+    name: str,
+    title: str,
+    errors: list[Error],
+    checks: list[Check],
+    argv: tuple[str, ...],
+    engines: Iterable[str] = measured.ENGINES,
+) -> int:
     """Print everything, write or compare data/validation/NAME.csv and NAME_checks.csv, and say what failed."""
     for e in errors:
         print(f"{e.median_percent:6.1f} / {e.p90_percent:5.1f} ({e.bias_percent:+6.1f})  {' '.join(map(str, e[:6]))}")
     for c in checks:
         print(f"{c.verdict:32s} {c.found:>16s}  {c.what}" + (f" (limit {c.limit})" if c.limit else ""))
     found = {
-        f"{name}.csv": as_text(tool, f"errors of {title}, in percent", Error._fields, errors),
-        f"{name}_checks.csv": as_text(tool, f"what {title} must fulfil, and do", Check._fields, checks),
+        f"{name}.csv": as_text(tool, f"errors of {title}, in percent", Error._fields, errors, engines),
+        f"{name}_checks.csv": as_text(tool, f"what {title} must fulfil, and do", Check._fields, checks, engines),
     }
     failed = [c.what for c in checks if c.verdict.startswith("FAILS")]
     for file, text in found.items():
