@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
             try:
                 run(py)
                 print("executed", name)
-            except CellControlSignal as error:  # error or timeout; the others are still written; all that failed are named at the end
+            except CellControlSignal as error:  # or a timeout; the others are still written
                 failed.append(name)
                 print(f"FAILED {name}\n{error}", file=sys.stderr)
         if failed:
