@@ -1,0 +1,103 @@
+"""What formats and recipes lose on drawn numbers: the error of each method on each distribution, seeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codesign_lib.lowbit import microscaling, nvfp4, recipes
+from codesign_lib.lowbit.error_law import relative_mse
+
+N = 2048
+"""Rows and columns of a sample: few outliers carry most of the sum, and a smaller one would scatter."""
+OUTLIER_FRACTION = 1e-3
+_Array = NDArray[np.float32]
+
+
+def _nvfp4(quantise: Callable[..., nvfp4.Quantised], x: _Array) -> _Array:
+    return nvfp4.dequantise(quantise(x))
+
+
+def _mx(quantise: Callable[..., microscaling.Scaled], x: _Array) -> _Array:
+    return microscaling.dequantise(quantise(x))
+
+
+_FOUR_BITS = partial(_nvfp4, nvfp4.quantise)
+_EVEN = partial(_mx, partial(microscaling.mxfp4, rule="even"))
+# rotated by a size first: the error is that of the rotated numbers, which a rotation back would leave as it is
+METHODS: Mapping[str, tuple[Callable[[_Array], _Array], int]] = MappingProxyType(
+    {
+        "NVFP4": (_FOUR_BITS, 1),
+        "NVFP4, four over six": (partial(_nvfp4, recipes.four_over_six), 1),
+        "NVFP4, four over six by magnitude": (partial(_nvfp4, partial(recipes.four_over_six, metric="mae")), 1),
+        "NVFP4, best of all scales": (partial(_nvfp4, recipes.best_scale), 1),
+        "NVFP4, a scale for 16 × 16": (partial(_nvfp4, recipes.square), 1),
+        "NVFP4, stochastic": (partial(_nvfp4, partial(recipes.stochastic, seed=0)), 1),
+        "NVFP4, rotated by 16": (_FOUR_BITS, 16),
+        "NVFP4, rotated by 128": (_FOUR_BITS, 128),
+        "MXFP4, floor": (partial(_mx, microscaling.mxfp4), 1),
+        "MXFP4, rceil": (partial(_mx, partial(microscaling.mxfp4, rule="rceil")), 1),
+        "MXFP4, even": (_EVEN, 1),
+        "MXFP4, even, rotated by 128": (_EVEN, 128),
+        "MXFP8, floor": (partial(_mx, microscaling.mxfp8), 1),
+        "MXFP8, rceil": (partial(_mx, partial(microscaling.mxfp8, rule="rceil")), 1),
+        "FP8 a tensor": (partial(_mx, microscaling.fp8), 1),
+    }
+)
+DISTRIBUTIONS = ("Gaussian", "Laplace", "Student t, 5", "Gaussian, 0.1 % × 30")
+
+
+@cache
+def sample(distribution: str) -> _Array:
+    """N × N float32 of a distribution, drawn one after the other from one seed."""
+    if distribution not in DISTRIBUTIONS:
+        raise ValueError(f"sample: distribution is {distribution!r}; allowed: {', '.join(DISTRIBUTIONS)}")
+    rng, shape = np.random.default_rng(0), (N, N)
+    draws = (rng.standard_normal, rng.laplace, partial(rng.standard_t, 5), partial(_with_outliers, rng, 30.0))
+    for name, draw in zip(DISTRIBUTIONS, draws, strict=True):
+        x = np.asarray(draw(size=shape), dtype=np.float32)
+        if name == distribution:
+            x.flags.writeable = False
+            return x
+    raise AssertionError
+
+
+def _with_outliers(rng: np.random.Generator, times: float, size: tuple[int, int]) -> _Array:
+    x = rng.standard_normal(size).astype(np.float32)
+    x[rng.random(size) < OUTLIER_FRACTION] *= np.float32(times)
+    return x
+
+
+@cache
+def relative_error(method: str, distribution: str) -> float:
+    """Squared error over squared signal of a method on a sample.
+
+    >>> f"{relative_error('NVFP4', 'Gaussian'):.3e}"
+    '9.044e-03'
+    """
+    return _error(method, sample(distribution))
+
+
+def with_outliers(method: str, times: ArrayLike) -> NDArray[np.float64]:
+    """The error on a Gaussian of 1024 × 1024, one number in a thousand multiplied by each of ``times``."""
+    rngs = (np.random.default_rng(0) for _ in np.atleast_1d(times))
+    drawn = (_with_outliers(rng, t, (1024, 1024)) for rng, t in zip(rngs, np.atleast_1d(times), strict=True))
+    return np.array([_error(method, x) for x in drawn])
+
+
+def multiplied(method: str, factors: ArrayLike) -> NDArray[np.float64]:
+    """The error on a Gaussian of 1024 × 1024 multiplied by each factor: what a scale's own steps cost."""
+    x = sample("Gaussian")[:1024, :1024]
+    return np.array([_error(method, x * np.float32(f)) for f in np.atleast_1d(factors)])
+
+
+def _error(method: str, x: _Array) -> float:
+    if method not in METHODS:
+        raise ValueError(f"errors: method is {method!r}; allowed: {', '.join(METHODS)}")
+    values, size = METHODS[method]
+    x = recipes.rotate(x, size=size, seed=0) if size > 1 else x
+    return relative_mse(x, values(x))
