@@ -40,7 +40,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from codesign_lib.cost import gain, kernels, tiling
+from codesign_lib.cost import gain, tiling
 from codesign_lib.lowbit import elements, error_law, nvfp4, variants
 from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import cards, errors, gemm
@@ -58,8 +58,10 @@ looks = [(engine, title, color) for color, (engine, title) in zip(plotting.SERIE
 # sixteen values v of E2M1, ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}:
 #
 # $$
-# x \approx v\,s\,G, \qquad G = \frac{\text{amax}}{6 \cdot 448}, \qquad
-# s = \mathrm{E4M3}\!\left(\frac{\text{block amax}}{6\,G}\right), \qquad v = \mathrm{E2M1}\!\left(\frac{x}{s\,G}\right)
+# \begin{aligned}
+# x &\approx v\,s\,G, & G &= \frac{\text{amax}}{6 \cdot 448}, \\
+# s &= \mathrm{E4M3}\!\left(\frac{\text{block amax}}{6\,G}\right), & v &= \mathrm{E2M1}\!\left(\frac{x}{s\,G}\right)
+# \end{aligned}
 # $$ (eq-nvfp4)
 #
 # One block by hand. The tensor's largest is 2,688, so G is 1, and the block's largest is 5: its ideal scale is
@@ -73,7 +75,7 @@ table({"x": x[0, :8], f"x / {s}": [f"{v:.3f}" for v in x[0, :8] / s], "v": eleme
 
 # %% [markdown]
 # The element is divided by the scale *as stored*. Dividing by the ideal one and storing the rounded one is a fault that
-# a package has had; it costs 5 % of error. Between 4 and 6 lies nothing, which is where most of the error comes from.
+# a package has had; it costs 5 % of error. Between 4 and 6 lies nothing, and there the error is largest.
 #
 # Eight bits of scale on sixteen elements make 4.5 bits an element. Tensor cores read scales in tiles of 128 rows and 4
 # blocks, and what is not full is padded. A row of the table is a format, or a matrix in NVFP4:
@@ -82,7 +84,7 @@ table({"x": x[0, :8], f"x / {s}": [f"{v:.3f}" for v in x[0, :8] / s], "v": eleme
 named = {str(formats.as_format(f)): 8 * formats.as_format(f).bytes_per_element for f in ("bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")}
 shapes = [(1, 4096), (176, 2816), (576, 1536), (2880, 2880), (8192, 8192)]
 padded = {f"{m:,} × {k:,}": 4 + 8 * float(tiling.scale_bytes(m, k)) / (m * k) for m, k in shapes}
-table({"": [*named, *padded], "bits an element": [f"{b:.3f}" for b in (*named.values(), *padded.values())]})
+table({"format or matrix": [*named, *padded], "bits an element": [f"{b:.3f}" for b in (*named.values(), *padded.values())]})
 
 # %% [markdown]
 # One token of activations takes more scale than data. Weights lose a few percent unless N is a multiple of 128 and K one of 64.
@@ -135,13 +137,12 @@ plt.show()
 
 # %%
 kept = published.table("fp4_recovery")
-pairs = ["NVFP4 RTN", "NVFP4 RTN, Hadamard 16", "MXFP4 RTN", "MXFP4 RTN, Hadamard 32"]
-found = {m: dict(zip(kept.where(method=m)["model"], kept.where(method=m)["recovery_fraction"], strict=True)) for m in pairs}
-table({"": pairs} | {name.removesuffix("-Instruct"): [f"{100 * found[m][name]:.1f}" for m in pairs] for name in found[pairs[0]]})
+pairs = {"NVFP4": "NVFP4 RTN", "NVFP4, rotated": "NVFP4 RTN, Hadamard 16", "MXFP4": "MXFP4 RTN", "MXFP4, rotated": "MXFP4 RTN, Hadamard 32"}
+rows = [kept.where(method=m) for m in pairs.values()]
+table({"rounded to nearest": list(pairs)} | {name.removesuffix("-Instruct"): [f"{100 * row['recovery_fraction'][i]:.1f}" for row in rows] for i, name in enumerate(rows[0]["model"].tolist())})
 
 # %% [markdown]
-# With rotation NVFP4 loses in all seven models, and MXFP4 gains in four of them, most in the smallest and in Qwen3-32B. (RTN: rounded to
-# nearest, nothing trained.)
+# With rotation NVFP4 loses in all seven models, and MXFP4 gains in four of them, most in the smallest and in Qwen3-32B.
 #
 # The same 4.5 bits can be spent better. Each recipe leaves a tensor that any consumer of NVFP4 reads; in thousandths, with what is
 # published for a Gaussian {cite}`quartet2`:
@@ -149,7 +150,7 @@ table({"": pairs} | {name.removesuffix("-Instruct"): [f"{100 * found[m][name]:.1
 # %%
 methods = ["NVFP4", "NVFP4, four over six", "NVFP4, best of all scales", "NVFP4, a scale for 16 × 16", "NVFP4, stochastic", "FP8 a tensor"]
 theirs = ["9.0", "7.6", "–", "12.4", "23.5", "–"]
-table({"": methods} | {d: [f"{1e3 * errors.relative_error(m, d):.2f}" for m in methods] for d in errors.DISTRIBUTIONS} | {"published, Gaussian": theirs})
+table({"10⁻³": methods} | {d: [f"{1e3 * errors.relative_error(m, d):.2f}" for m in methods] for d in errors.DISTRIBUTIONS} | {"published, Gaussian": theirs})
 
 # %% [markdown]
 # *Four over six* {cite}`cook2025fouroversix` lets each block choose whether its largest becomes 6 or 4, and takes a
@@ -165,12 +166,10 @@ table({"": methods} | {d: [f"{1e3 * errors.relative_error(m, d):.2f}" for m in m
 # (G) and another's divides (1/G); taken for each other, values are wrong by 1/G².
 
 # %%
-x = 0.02 * errors.sample("Gaussian")[:512, :512]
-spread = (x * np.exp2(-np.arange(32) / 2).repeat(16)).astype(np.float32)
-q, wide = ({v: nvfp4.quantise(a, variant=v) for v in variants.VARIANTS} for a in (x, spread))
-other = [[f"{100 * np.mean(of(p[v]) != of(p['modelopt'])):.1f} %" for v in p] for p in (q, wide) for of in (nvfp4.codes, nvfp4.dequantise)]
-rows = dict(zip(("codes", "values", "codes, wide", "values, wide"), other, strict=True))
-table({"other than ModelOpt's in": [variants.VARIANTS[v].title for v in q] + ["G read as 1/G"]} | {name: [*column, "0.0 %" if "codes" in name else f"× {q['modelopt'].global_scale ** -2:.1e}"] for name, column in rows.items()})
+x = np.float32(0.02) * errors.sample("Gaussian")[:512, :512]
+usual, wide = (errors.shares_that_differ(a) for a in (x, errors.spread(x)))
+shown = {what: [f"{100 * of[v][i]:.1f} %" for v in of] for of, kind in ((usual, "usual"), (wide, "wide range")) for i, what in ((0, f"codes, {kind}"), (1, f"values, {kind}"))}
+table({"other than ModelOpt's": [variants.VARIANTS[v].title for v in usual] + ["G taken for 1/G"]} | {what: [*column, "0.0 %" if "codes" in what else f"{nvfp4.quantise(x).global_scale ** -2:.0e} ×"] for what, column in shown.items()})
 
 # %% [markdown]
 # torchao keeps scales at 2⁻⁶ or above, where ModelOpt goes down to 2⁻⁹; small blocks of a tensor with a wide range lose
@@ -201,12 +200,12 @@ plt.show()
 
 # %% [markdown]
 # **The third prediction is wrong**, most of all in decode with TensorRT-LLM. That was one layer. All measured layers on
-# GB300, median gain / 90th percentile, share of layers that are *slower* in NVFP4; decode and prefill with both sides at
-# 1,024 and more, decode up to 64 tokens, prefill from 1,024:
+# GB300 with both sides at 1,024 and more, median gain / 90th percentile, and the share of layers that are *slower* in NVFP4; decode is
+# up to 64 tokens, large from N·K = 2²⁶ (8,192²), prefill from 1,024 tokens:
 
 # %%
 rows = published.table("validation/gain").where(chip="gb300")
-tables.pivot(rows, index=["engine", "before"], across="regime", cell="{median:.2f} / {p90:.2f}, {slower_percent:.0f} %")
+tables.pivot(rows, index=["engine", "before"], across="regime", cell="{median:.2f} / {p90:.2f}, {slower_percent:.0f} %", only=["decode", "decode, large", "prefill"])
 
 # %% [markdown]
 # Four times BF16 is seen in fewer than one of a hundred layers on any chip ({ref}`evidence <evidence-nvfp4-speed>`). And in
@@ -219,7 +218,7 @@ asked |= {f"{title}, Qwen3-32B, 16 requests of 4,096": gain.decode_step("qwen3_3
 say("\n".join(f"- *{what}*: {answer.why()}" for what, answer in asked.items()) + f"\n\nUsers saw 1.3, 1.35 and 1.4 times FP8 over whole steps: {', '.join(f'{100 * f:.0f}' for f in gain.reading_share([1.3, 1.35, 1.4]))} % of such a step reads weights.")
 
 # %% [markdown]
-# *Tiles* are arithmetic that is paid whether or not tokens fill it: TensorRT-LLM's NVFP4 kernel has one tile of 128 × 256
+# *Missing* is the share of the time now that would be gone had the part shrunk as far as was possible. *Tiles* are arithmetic that is paid whether or not tokens fill it: TensorRT-LLM's NVFP4 kernel has one tile of 128 × 256
 # and a layer of 8,192 outputs has 32 of them for 152 SMs. *Launch* does not shrink, and attention and a BF16 head dilute what is
 # left. In prefill the quantising pass is new. When does it eat the gain?
 # It costs the same however many outputs follow, so look at where a narrow layer crosses 1.
@@ -355,18 +354,20 @@ tables.summary({topic: claims.check(topic) for topic in topics})
 
 # %% tags=["rule", "hide-input"]
 engines, rows = list(gemm.ENGINES), published.table("validation/gain").where(chip="gb300")
-big = {r: [rows.where(engine=e, before="bf16", regime=r)["median"][0] for e in engines] for r in ("decode", "decode, 64 Mi weights and more", "prefill")}
+big = {r: [rows.where(engine=e, before="bf16", regime=r)["median"][0] for e in engines] for r in ("decode", "decode, large", "prefill")}
 thin = [float(gemm.measured_s(e, "bf16", 8192, 512) / gemm.measured_s(e, "nvfp4", 8192, 512)) for e in engines]
 block = [rows.where(engine=e, before="fp8_block", regime="decode")["slower_percent"][0] for e in engines]
 head = (claimed.head_bytes("bf16") - claimed.head_bytes("nvfp4")) / 8e12
 rounds = [errors.relative_error(f"NVFP4{r}", "Gaussian, 0.1 % × 30") / errors.relative_error("NVFP4", "Gaussian, 0.1 % × 30") for r in (", rotated by 128", ", four over six")]
+x = errors.sample("Gaussian")[:256]
+shared = error_law.relative_mse(x, nvfp4.dequantise(nvfp4.quantise(x, amax=30 * np.abs(x).max()))) / error_law.relative_mse(x, nvfp4.dequantise(nvfp4.quantise(x)))
 say("\n\n".join([
-    f"**Rule 5.1.** If a layer is to run in NVFP4, then make it large: 8,192 × 8,192 and more, because over BF16 the median layer gains {big['decode'][0]:.2f} / {big['decode'][1]:.2f} in decode, one of 64 Mi weights {big['decode, 64 Mi weights and more'][0]:.2f} / {big['decode, 64 Mi weights and more'][1]:.2f}, and in prefill {big['prefill'][0]:.2f} / {big['prefill'][1]:.2f}. Both engines.",
-    f"**Rule 5.2.** If a layer has fewer than about 1,024 outputs, then leave it in BF16 or FP8, because its activations are quantised for too little: N = 512 behind K = 8,192 runs at {thin[0]:.2f} / {thin[1]:.2f} times its BF16 speed at 8,192 tokens. That keeps routers, gates and key-value projections high for speed as well as for accuracy.",
+    f"**Rule 5.1.** If a layer is to run in NVFP4, then make it large: 8,192 × 8,192 and more, because over BF16 the median layer gains {big['decode'][0]:.2f} / {big['decode'][1]:.2f} in decode, the median of those large ones {big['decode, large'][0]:.2f} / {big['decode, large'][1]:.2f}, and in prefill {big['prefill'][0]:.2f} / {big['prefill'][1]:.2f}. Both engines.",
+    f"**Rule 5.2.** If a layer has fewer than about 1,024 outputs, then leave it in BF16 or FP8, because its activations are quantised for too little: N = 512 behind K = 8,192 runs at {thin[0]:.2f} / {thin[1]:.2f} times its BF16 speed at 8,192 tokens. Routers and gates are such layers; keys and values fused with the queries are not.",
     f"**Rule 5.3.** If decode speed is what NVFP4 is for, then measure it against FP8 with block scales on your engine first, because {block[0]:.0f} / {block[1]:.0f} % of decode layers are slower in NVFP4 than there.",
-    f"**Rule 5.4.** If the body is in NVFP4, then count what stays high, because it sets the gain: a BF16 head of 248,320 × 5,120 adds {1e3 * head:.2f} ms to a step at 8 TB/s, and a checkpoint whose attention stayed in BF16 decodes no faster than FP8.",
+    f"**Rule 5.4.** If the body is in NVFP4, then count what stays high, because it sets the gain: a BF16 head of 248,320 × 5,120 adds {1e3 * head:.2f} ms to a step at 8 TB/s, and Gemma-4-31B, whose attention stayed in BF16, decodes no faster than in FP8.",
     f"**Rule 5.5.** If sizes are yours, then make K a multiple of 64 and what each rank holds of N one of 128 (gate and up together, so 64 of the intermediate size a rank), because scales are padded to 128 × 4: {100 * float(tiling.scale_waste(352, 2816)):.0f} % of the scales of a rank of 2 · 704 / 4 = 352 rows are padding, and kernels refuse it. A rank's K must at least be a multiple of 16.",
-    f"**Rule 5.6.** If layers are fused (q, k, v; gate and up; experts), then quantise them with one global scale, because the kernel has one: picking either of two that differ by 2 doubles or halves the other's values. Sharing costs next to nothing.",
+    f"**Rule 5.6.** If layers are fused (q, k, v; gate and up; experts), then quantise them with one global scale, because the kernel has one, and a loader that picks either of two scales the other's values by their ratio (33 of 36 layers of a published checkpoint have two, up to 2.14 apart: vLLM issue 54974). Sharing costs next to nothing: with a global scale made for numbers 30 times as large, the error is {shared:.3f} times what it was.",
     f"**Rule 5.7.** If weights are rounded to NVFP4, then choose each block's scale by its error and do not rotate, because with outliers four over six has {rounds[1]:.2f} and a rotation {rounds[0]:.2f} times the error of plain rounding. MXFP4 is the other way round.",
 ]))
 
@@ -379,4 +380,4 @@ say("\n\n".join([
 
 # %% tags=["hide-cell"]
 body, both = gain.speedup([0.60, 0.85])
-say(f"{body:.2f}× and {both:.2f}×, if kernels followed the bytes. With the launches and the host gone as well it would be {gain.most():.2f}×: 15 % that never shrink cost more than the last step brings.")
+say(f"{body:.2f}× and {both:.2f}×, if kernels followed the bytes. The cache brings {100 * (both / body - 1):.0f} % more for 25 % of the time; the 15 % that never shrink cost {100 * (gain.most() / both - 1):.0f} %.")

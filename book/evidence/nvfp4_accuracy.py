@@ -34,7 +34,7 @@ plotting.say("\n".join(f"- **{t.name}**, {t.header['title']}: " + "; ".join(f"{k
 found = [cards.changes(model) for model in dict.fromkeys(scores["model"].tolist())]
 base, new, base_error, new_error, z = (100 * np.concatenate([getattr(c, name) for c in found]) for name in ("base", "nvfp4", "base_error", "nvfp4_error", "z"))
 shown = [[f"{p:.2f}" + (f" ± {e:.2f}" if np.isfinite(e) else "") for p, e in zip(*of, strict=True)] for of in ((base, base_error), (new, new_error))]
-plotting.table({"model": scores["model"], "benchmark": scores["benchmark"], "questions": scores["n_questions"], "base format": scores["base_format"], "base": shown[0], "NVFP4": shown[1], "errors": [f"{x / 100:+.1f}" if np.isfinite(x) else "–" for x in z], "read": scores["read"]})
+plotting.table({"model": scores["model"], "benchmark": scores["benchmark"], "questions": scores["n_questions"], "base in": scores["base_format"], "base": shown[0], "NVFP4": shown[1], "errors": [f"{x / 100:+.1f}" if np.isfinite(x) else "–" for x in z]})
 
 # %%
 known = z[np.isfinite(z)] / 100
@@ -45,12 +45,13 @@ plotting.say(f"Of {known.size} pairs with a count, {np.sum(known > 2)} are lower
 #
 # ## By model
 #
-# Mean change over the benchmarks with a known count, in points.
+# Mean change over the benchmarks with a known count, in points, and what was read.
 
 # %%
 mean = cards.means()
 order = np.argsort(np.where(np.isfinite(mean.n_params), mean.n_params, np.inf), kind="stable")
-plotting.table({"model": [mean.model[i] for i in order], "parameters, 10⁹": [mean.n_params[i] / 1e9 for i in order], "benchmarks": mean.n_benchmarks[order], "change": [f"{100 * mean.change[i]:+.2f} ± {100 * mean.error[i]:.2f}" for i in order]})
+read = [scores.where(model=m)["read"][0] for m in mean.model]
+plotting.table({"model": [mean.model[i] for i in order], "parameters, 10⁹": [mean.n_params[i] / 1e9 for i in order], "benchmarks": mean.n_benchmarks[order], "change": [f"{100 * mean.change[i]:+.2f} ± {100 * mean.error[i]:.2f}" for i in order], "read": [read[i] for i in order]})
 
 # %% [markdown]
 # ## Methods

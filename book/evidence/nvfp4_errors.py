@@ -30,7 +30,7 @@ plotting.say(f"- **{packages.name}**, {packages.header['title']}: " + "; ".join(
 # thousandth.
 
 # %%
-plotting.table({"": list(errors.METHODS)} | {d: [f"{1e3 * errors.relative_error(m, d):.3f}" for m in errors.METHODS] for d in errors.DISTRIBUTIONS})
+plotting.table({"10⁻³": list(errors.METHODS)} | {d: [f"{1e3 * errors.relative_error(m, d):.3f}" for m in errors.METHODS] for d in errors.DISTRIBUTIONS})
 
 # %% [markdown]
 # FP8 does not care about the distribution: its steps are relative. A scale for 16 × 16 suffers most from outliers, as each

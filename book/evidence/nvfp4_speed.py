@@ -26,7 +26,7 @@ plotting.say("\n".join(f"- **{t.name}**, {t.header['title']}: " + "; ".join(f"{k
 #
 # Time in the other format over time in NVFP4, same chip, engine and sizes, each with the pass that quantises its
 # activations. A cell is the median / the 90th percentile / the 999th of a thousand. *Decode* is up to 64 tokens and *prefill* from 1,024,
-# both with N and K of at least 1,024.
+# both with N and K of at least 1,024; *large* is N·K of at least 2²⁶.
 
 # %%
 where = {"index": ["chip", "engine", "before"], "across": "regime"}

@@ -102,6 +102,7 @@ def _value(value: float | Sequence[float], check: Check, prefix: str | None, dig
         return f"{value:.{digits}g} {check.claim.unit}".strip()
     return si(value, check.claim.unit, digits, prefix=prefix)
 
+
 def _verdict(check: Check) -> str:
     if not check.ok:
         return "FAILS"

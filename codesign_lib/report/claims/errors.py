@@ -9,11 +9,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.lowbit import microscaling, nvfp4, recipes
+from codesign_lib.lowbit import microscaling, nvfp4, recipes, variants
 from codesign_lib.lowbit.error_law import relative_mse
 
 N = 2048
-"""Rows and columns of a sample: few outliers carry most of the sum, and a smaller one would scatter."""
+"""Rows and columns of a sample; few outliers carry most of the sum, and a smaller one would scatter."""
 OUTLIER_FRACTION = 1e-3
 _Array = NDArray[np.float32]
 
@@ -93,6 +93,27 @@ def multiplied(method: str, factors: ArrayLike) -> NDArray[np.float64]:
     """The error on a Gaussian of 1024 × 1024 multiplied by each factor: what a scale's own steps cost."""
     x = sample("Gaussian")[:1024, :1024]
     return np.array([_error(method, x * np.float32(f)) for f in np.atleast_1d(factors)])
+
+
+def shares_that_differ(x: _Array) -> dict[str, tuple[float, float]]:
+    """By variant: the share of codes and of decoded values of ``x`` that are other than ModelOpt's.
+
+    >>> shares_that_differ(sample("Gaussian")[:16])["modelopt"]
+    (0.0, 0.0)
+    """
+    first = nvfp4.quantise(x)
+    codes, values, found = nvfp4.codes(first), nvfp4.dequantise(first), {}
+    for variant in variants.VARIANTS:
+        q = nvfp4.quantise(x, variant=variant)
+        found[variant] = (float(np.mean(nvfp4.codes(q) != codes)), float(np.mean(nvfp4.dequantise(q) != values)))
+    return found
+
+
+def spread(x: _Array) -> _Array:
+    """The same numbers with every block of 16 smaller by √2 than the one before, over each 32 blocks of a row."""
+    blocks = x.reshape(*x.shape[:-1], -1, nvfp4.BLOCK)
+    shrunk = np.exp2(-(np.arange(blocks.shape[-2]) % 32) / 2)[:, None]
+    return (blocks * shrunk).reshape(x.shape).astype(np.float32)
 
 
 def _error(method: str, x: _Array) -> float:

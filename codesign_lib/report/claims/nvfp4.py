@@ -30,7 +30,7 @@ LADDER = {
 }
 """Relative squared error of a block of n, Gaussian and Laplace."""
 TWICE = {("gaussian", 32): 1e-8}
-"""1.0220449e-2 was printed as 1.02205: rounded to seven digits first."""
+"""1.0220449e-2 was printed as 1.02205, so it had been rounded to seven digits first."""
 SPEEDS = ((1, 8192), (16, 8192), (64, 16384), (512, 8192), (8192, 8192), (8192, 16384))
 """(tokens, H) of the square layers whose gain is a claim."""
 
