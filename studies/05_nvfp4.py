@@ -161,7 +161,7 @@ table({"10⁻³": methods} | {d: [f"{1e3 * errors.relative_error(m, d):.2f}" for
 #
 # ## Where implementations differ
 #
-# Five packages write the same format. On BF16 weights of a usual size none stores another code; what differs is how a decoded value is
+# Five packages write the same format. On weights of a usual size none stores another code; what differs is how a decoded value is
 # rounded. Where blocks span many powers of two, so does what is stored. Last row: one package's global scale multiplies
 # (G) and another's divides (1/G); taken for each other, values are wrong by 1/G².
 

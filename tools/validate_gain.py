@@ -3,8 +3,8 @@
   python tools/validate_gain.py           evaluate, compare with data/validation/gain.csv, fail on a difference
   python tools/validate_gain.py --write   evaluate and write that file
 
-A gain is the measured time of a layer in another format over that in NVFP4, same chip, engine and sizes. Decode is up to
-64 tokens and prefill from 1,024, both with N and K of at least 1,024; large is N·K of at least 2²⁶. Ours is
+A gain is the measured time of a layer in another format over that in NVFP4, same chip, engine and sizes. Decode is up
+to 64 tokens and prefill from 1,024, both with N and K of at least 1,024; large is N·K of at least 2²⁶. Ours is
 ``cost.gain.gemm``'s; its error is on layers that no fit saw. Nothing is fitted here.
 """
 
