@@ -304,17 +304,20 @@ plt.show()
 # ## KV cache
 #
 # NVFP4 for keys and values is said to save "up to 50 %" of an FP8 cache with less than 1 % of loss, and attention still runs
-# in FP8, after decoding {cite}`nvidia2025kvcache`. What that is worth for a model:
+# in FP8, after decoding {cite}`nvidia2025kvcache`. A token's bytes for two models, and the squared error of attention's
+# output, in thousandths, when 4,096 Gaussian values or keys are stored so; the logits have a standard deviation of 1 or 2:
 
 # %%
-shown = {name: models.model(name) for name in ("qwen3_32b", "llama_3_1_70b", "deepseek_r1")}
-slopes = {f: [m.kv_bytes_per_token(f) for m in shown.values()] for f in ("bf16", "fp8", "nvfp4")}
-table({"model": list(shown.values())} | {f"{f.upper()}, a token": [si(b, "B") for b in of] for f, of in slopes.items()} | {"saved of FP8": [f"{100 * (1 - a / b):.1f} %" for a, b in zip(slopes["nvfp4"], slopes["fp8"], strict=True)], "128K context, NVFP4": [si(b * 131072, "B") for b in slopes["nvfp4"]]})
+of = {"BF16": None, "FP8": "FP8 a tensor", "NVFP4": "NVFP4", "MXFP4": "MXFP4, even"}
+slopes = {f"{models.model(name)}, a token": [si(models.model(name).kv_bytes_per_token(f.lower()), "B") for f in of] for name in ("qwen3_32b", "deepseek_r1")}
+lost = {f"{part}, logits ± {std}": [f"{1e3 * errors.attention_error(std, **{part: m}):.1f}" for m in of.values()] for part, std in (("values", 1), ("keys", 1), ("keys", 2))}
+table({"cache in": list(of)} | slopes | lost)
 
 # %% [markdown]
-# It saves less than half: the scales count. Decode attention that is bound by the cache gains 1.78× at most. No measured kernel
-# with an NVFP4 cache is in our tables, so no time is claimed here; the packages' kernels store the values' scales in an order of
-# their own, and take amax/448 instead of amax/2688.
+# It saves less than half: the scales count, and decode attention that is bound by the cache gains 1.78× at most. Values
+# bring their own error and no more. Keys stand in an exponent: their error grows with the variance of the logits, so a head that looks
+# sharply pays several times as much. Real keys also have channels that are always large, which Gaussian ones do not. No measured
+# kernel with an NVFP4 cache is in our tables, so no time is claimed. Such caches take amax/448 for G instead of amax/2688.
 
 # %% [markdown]
 # ## Check against published numbers
@@ -369,6 +372,7 @@ say("\n\n".join([
     f"**Rule 5.5.** If sizes are yours, then make K a multiple of 64 and what each rank holds of N one of 128 (gate and up together, so 64 of the intermediate size a rank), because scales are padded to 128 × 4: {100 * float(tiling.scale_waste(352, 2816)):.0f} % of the scales of a rank of 2 · 704 / 4 = 352 rows are padding, and kernels refuse it. A rank's K must at least be a multiple of 16.",
     f"**Rule 5.6.** If layers are fused (q, k, v; gate and up; experts), then quantise them with one global scale, because the kernel has one, and a loader that picks either of two scales the other's values by their ratio (33 of 36 layers of a published checkpoint have two, up to 2.14 apart: vLLM issue 54974). Sharing costs next to nothing: with a global scale made for numbers 30 times as large, the error is {shared:.3f} times what it was.",
     f"**Rule 5.7.** If weights are rounded to NVFP4, then choose each block's scale by its error and do not rotate, because with outliers four over six has {rounds[1]:.2f} and a rotation {rounds[0]:.2f} times the error of plain rounding. MXFP4 is the other way round.",
+    f"**Rule 5.8.** If the cache is to be in NVFP4, then try the values first and keep keys in FP8 until sharp heads are shown to bear it, because keys in NVFP4 bring {errors.attention_error(2, keys='NVFP4') / errors.attention_error(2, values='NVFP4'):.0f} times the error of values where logits spread by 2 (ours, on Gaussian numbers).",
 ]))
 
 # %% [markdown]

@@ -55,6 +55,18 @@ class TestErrors:
         plain, turned = (errors.with_outliers(m, [30, 100]) for m in ("NVFP4", "NVFP4, rotated by 128"))
         assert (turned > 1.2 * plain).all()
 
+    def test_attention_on_a_stored_cache(self):
+        """Values bring ε, keys about ε times the variance of the logits, both together the sum."""
+        epsilon = errors.relative_error("NVFP4", "Gaussian")
+        assert errors.attention_error(1, values="NVFP4") == pytest.approx(epsilon, rel=0.1)
+        for std in (0.25, 0.5, 1.0):
+            assert errors.attention_error(std, keys="NVFP4") == pytest.approx(epsilon * std**2, rel=0.25)
+        both = errors.attention_error(1, keys="NVFP4", values="NVFP4")
+        assert both == pytest.approx(
+            errors.attention_error(1, keys="NVFP4") + errors.attention_error(1, values="NVFP4"), rel=0.05
+        )
+        assert errors.attention_error(1) == 0
+
     def test_refusals(self):
         with pytest.raises(ValueError, match="method is 'NF4'; allowed: NVFP4, NVFP4, four over six"):
             errors.relative_error("NF4", "Gaussian")
