@@ -301,17 +301,44 @@ plt.show()
 # A model of 1 B loses nine points where one of 70 B loses one, in the same harness. From 100 B on no card shows a
 # loss that its questions could resolve. Small models that must be served in NVFP4 are trained for it {cite}`nvidia2026qad`.
 #
+# ## A model on a laptop
+#
+# SmolLM2-135M reads two texts in numpy, with its weights rounded, or weights and activations, and its predictions are compared
+# with those it makes as it came. Rows are ordered by the error of the weights. Look for those that break the order.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "SmolLM2-135M: KL divergence from its predictions as it came, by format and recipe, ordered by the squared error of the weights (in thousandths, beside the name). Filled: weights rounded. Hollow: weights and activations. Bars: one standard error over 2,044 tokens.", "name": "fig-model"}, "image": {"alt": "Eleven rows on a log axis of KL. FP8 and MXFP8 with an error of 0.7 lie at 0.016 nats; best scale, 6.2, at 0.18; four over six, 7.4, and NVFP4, 9.0, both at 0.23; INT4, 10.2, at 0.41; four over six with GPTQ, 12.8, at 0.17; MXFP4 even, 13.0, at 0.45; tiles of 16 by 16, 13.6, at 0.46; MXFP4 floor, 13.9, at 0.54; GPTQ, 15.1, at 0.17. With activations all lie about twice as high, INT4 at 0.97 and MXFP4 at 1.1 to 1.5."}}
+trials = published.table("validation/smollm2")
+fig, ax = plt.subplots(figsize=(7.0, 4.4))
+for color, what, hollow in ((plotting.SERIES[0], "weights", False), (plotting.SERIES[1], "weights and activations", True)):
+    t = trials.where(experiment=what).sorted_by("weight_relmse")
+    place = np.arange(len(t))
+    ax.errorbar(plotting.drawn(t["kl_nats"]), place, xerr=plotting.drawn(t["kl_nats_se"]), fmt="none", ecolor=color, lw=1.5)
+    plotting.markers(ax, t["kl_nats"], place, color=color, hollow=hollow, label=what)
+ax.set_yticks(place, [f"{name}: {1e3 * error:.1f}" for name, error in zip(t["what"], t["weight_relmse"], strict=True)])
+ax.invert_yaxis()
+ax.set(xscale="log", xlabel="KL divergence (nats)", ylabel="format, error of the weights (10⁻³)")
+ax.legend(loc="center left")
+plt.show()
+
+# %% [markdown]
+# Between formats error tells the order. Between recipes it does not: four over six has a sixth less error and no difference that
+# these tokens show, GPTQ has the largest error and the smallest effect, and INT4 in groups of 32, with hardly more error than NVFP4, has nearly twice its
+# effect. Activations cost as much again. The weights came in four bits, so this is what NVFP4 adds to such a model; {ref}`the evidence page
+# <evidence-nvfp4-model>` has every trial, which parts to keep high, and what the four bits it came in mean.
+#
 # ## KV cache
 #
 # NVFP4 for keys and values is said to save "up to 50 %" of an FP8 cache with less than 1 % of loss, and attention still runs
 # in FP8, after decoding {cite}`nvidia2025kvcache`. A token's bytes for two models, and the squared error of attention's
-# output, in thousandths, when 4,096 Gaussian values or keys are stored so; the logits have a standard deviation of 1 or 2:
+# output, in thousandths, when 4,096 Gaussian values or keys are stored so; the logits have a standard deviation of 1 or 2. Last, what it
+# does to SmolLM2's predictions, in nats:
 
 # %%
 of = {"BF16": None, "FP8": "FP8 a tensor", "NVFP4": "NVFP4", "MXFP4": "MXFP4, even"}
 slopes = {f"{models.model(name)}, a token": [si(models.model(name).kv_bytes_per_token(f.lower()), "B") for f in of] for name in ("qwen3_32b", "deepseek_r1")}
+kl = dict(zip(*(trials.where(experiment="cache")[c].tolist() for c in ("what", "kl_nats")), strict=True))
 lost = {f"{part}, logits ± {std}": [f"{1e3 * errors.attention_error(std, **{part: m}):.1f}" for m in of.values()] for part, std in (("values", 1), ("keys", 1), ("keys", 2))}
-table({"cache in": list(of)} | slopes | lost)
+table({"cache in": list(of)} | slopes | lost | {"SmolLM2, KL": [f"{kl.get(str(m or '').removesuffix(' a tensor').lower(), 0):.3f}" for m in of.values()]})
 
 # %% [markdown]
 # It saves less than half: the scales count, and decode attention that is bound by the cache gains 1.78× at most. Values
@@ -323,7 +350,7 @@ table({"cache in": list(of)} | slopes | lost)
 # ## Check against published numbers
 #
 # All claims of this study by topic. Topics without a gap agree to the printed digit, or in sign. Every claim stands on the
-# evidence pages: {ref}`errors <evidence-nvfp4-errors>`, {ref}`speed <evidence-nvfp4-speed>`, {ref}`accuracy <evidence-nvfp4-accuracy>`.
+# evidence pages: {ref}`errors <evidence-nvfp4-errors>`, {ref}`speed <evidence-nvfp4-speed>`, {ref}`accuracy <evidence-nvfp4-accuracy>`, {ref}`a model <evidence-nvfp4-model>`.
 
 # %%
 topics = [topic for topic, of in claims.TOPICS.items() if of.__module__ == claimed.__name__]
@@ -339,7 +366,7 @@ tables.summary({topic: claims.check(topic) for topic in topics})
 #
 # In order of size:
 #
-# 1. **Error of a tensor is not error of an answer.** Nothing here predicts a benchmark point from a squared error. Small models
+# 1. **Error of a tensor is not error of an answer.** It orders formats, not recipes, and nothing here predicts a benchmark point from it. Small models
 #    lose most; which one, how much, has to be measured.
 # 2. **Benchmarks do not resolve what is asked of them.** Most differences between formats are below one standard error.
 # 3. **Other kernels.** An engine that fuses the quantising pass, splits K, or has a narrow tile for decode moves every line of the
@@ -347,7 +374,7 @@ tables.summary({topic: claims.check(topic) for topic in topics})
 # 4. **Mixtures.** Experts in NVFP4 are other kernels; {py:func}`codesign_lib.cost.moe_kernels.moe_s` has them.
 # 5. **Independent draws.** Real activations have outlier channels that stay where they are; calibration sees them, the law does not.
 #
-# Not known here: time of attention on an NVFP4 cache, accuracy of quantised caches with error bars, what 4 over 6 is worth
+# Not known here: time of attention on an NVFP4 cache, accuracy of quantised caches with error bars, what four over six is worth
 # in points.
 
 # %% [markdown]
@@ -362,6 +389,7 @@ thin = [float(gemm.measured_s(e, "bf16", 8192, 512) / gemm.measured_s(e, "nvfp4"
 block = [rows.where(engine=e, before="fp8_block", regime="decode")["slower_percent"][0] for e in engines]
 head = (claimed.head_bytes("bf16") - claimed.head_bytes("nvfp4")) / 8e12
 rounds = [errors.relative_error(f"NVFP4{r}", "Gaussian, 0.1 % × 30") / errors.relative_error("NVFP4", "Gaussian, 0.1 % × 30") for r in (", rotated by 128", ", four over six")]
+part = {(e, w): (k, f) for e, w, k, f in zip(*(trials[c].tolist() for c in ("experiment", "what", "kl_nats", "low_fraction")), strict=True)}
 x = errors.sample("Gaussian")[:256]
 shared = error_law.relative_mse(x, nvfp4.dequantise(nvfp4.quantise(x, amax=30 * np.abs(x).max()))) / error_law.relative_mse(x, nvfp4.dequantise(nvfp4.quantise(x)))
 say("\n\n".join([
@@ -373,6 +401,7 @@ say("\n\n".join([
     f"**Rule 5.6.** If layers are fused (q, k, v; gate and up; experts), then quantise them with one global scale, because the kernel has one, and a loader that picks either of two scales the other's values by their ratio (33 of 36 layers of a published checkpoint have two, up to 2.14 apart: vLLM issue 54974). Sharing costs next to nothing: with a global scale made for numbers 30 times as large, the error is {shared:.3f} times what it was.",
     f"**Rule 5.7.** If weights are rounded to NVFP4, then choose each block's scale by its error and do not rotate, because with outliers four over six has {rounds[1]:.2f} and a rotation {rounds[0]:.2f} times the error of plain rounding. MXFP4 is the other way round.",
     f"**Rule 5.8.** If the cache is to be in NVFP4, then try the values first and keep keys in FP8 until sharp heads are shown to bear it, because keys in NVFP4 bring {errors.attention_error(2, keys='NVFP4') / errors.attention_error(2, values='NVFP4'):.0f} times the error of values where logits spread by 2 (ours, on Gaussian numbers).",
+    f"**Rule 5.9.** If parts may stay in BF16, then keep the head, q, k, v and the last block, because a weight there counts most: of SmolLM2-135M's body q, k, v are {100 * part['alone low', 'attention q, k, v'][1]:.0f} % of the weights, and keeping them takes the KL divergence from {part['everything low', 'but the head'][0]:.2f} to {part['kept high', 'attention q, k, v'][0]:.2f}; a head in NVFP4 makes it {part['everything low', 'and the head'][0]:.2f} (one small model). The price of a high head is rule 5.4's.",
 ]))
 
 # %% [markdown]

@@ -83,7 +83,7 @@ def test_no_computed_number_is_typed(path):
     assert not re.findall(r"(?<!-)\b\d+\.\d+(?! GHz)|\d+ ?%(?! of the best)|\d+ µs", text)
 
 
-NVFP4 = {name: ROOT / "book" / "evidence" / f"nvfp4_{name}.ipynb" for name in ("errors", "speed", "accuracy")}
+NVFP4 = {name: ROOT / "book" / "evidence" / f"nvfp4_{name}.ipynb" for name in ("errors", "speed", "accuracy", "model")}
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,11 @@ def test_every_score_is_shown():
     cells = shown(html)
     assert cells[::7] == rows["model"].tolist() and cells[1::7] == rows["benchmark"].tolist()
     assert [cell.split(" ± ")[0] for cell in cells[5::7]] == [f"{100 * x:.2f}" for x in rows["nvfp4_fraction"]]
+
+
+def test_every_trial_of_the_model_is_shown():
+    html = next(html for html in tables(NVFP4["model"]) if "against NVFP4" in html)
+    assert shown(html)[4::9] == figures("validation/smollm2", "{kl_nats:.4f} ± {kl_nats_se:.4f}")
+    halves = next(html for html in tables(NVFP4["model"]) if "stream" in html)
+    rows = published.table("validation/smollm2_blocks")
+    assert shown(halves)[5::6] == [f"{1e3 * x:.2f}" for x in rows["kl_nats"]]
