@@ -10,22 +10,22 @@
 # (study-nvfp4)=
 # # NVFP4
 #
-# **Question.** How many percent of error does NVFP4 put on weights and activations, how many points of a benchmark does
-# that cost, and how many times faster than BF16 and FP8 does it make a layer on GB300: when does it pay?
+# **Question.** How many percent of error does NVFP4 put on weights and activations, how many points of a benchmark
+# does that cost, and how many times faster than BF16 and FP8 does it make a layer on GB300: when does it pay?
 #
-# The article's guideline 4 {cite}`nvidia2026codesign` is to give expensive operations a form that can be quantised when
-# the model is deployed. Here the format is computed to the bit, as five packages write it, and held against published
-# errors, measured kernels of two engines {cite}`aiconfigurator` and the score tables of model cards.
+# The article's guideline 4 {cite}`nvidia2026codesign` is to give expensive operations a form that can be quantised
+# when the model is deployed. Here the format is computed to the bit, as five packages write it, and held against
+# published errors, measured kernels of two engines {cite}`aiconfigurator` and the score tables of model cards.
 
 # %% [markdown]
 # ## Prediction
 #
 # Made by hand, before anything was computed:
 #
-# 1. Neighbours of E2M1 are 0.5 to 2 apart where the largest is 6; the mean square of an error that is even over a gap of
-#    1 is 1/12, and a Gaussian block scaled to 6 has a variance near 10: about **1 %** of the signal's square.
-# 2. A rotation spreads outliers over many numbers, and outliers are what four bits cannot hold: it should help **both**
-#    NVFP4 and MXFP4.
+# 1. Neighbours of E2M1 are 0.5 to 2 apart where the largest is 6; the mean square of an error that is even over a gap
+#    of 1 is 1/12, and a Gaussian block scaled to 6 has a variance near 10: about **1 %** of the signal's square.
+# 2. A rotation spreads outliers over many numbers, and outliers are what four bits cannot hold: it should help
+#    **both** NVFP4 and MXFP4.
 # 3. A decode step reads weights: 2 bytes become 0.5625, at most 3.6×, so **3×** over BF16 and **1.6×** over FP8. In
 #    prefill the peaks of GB300 are 6× and 3× apart: **4×** over BF16.
 # 4. DeepSeek-R1 loses 0.8 points on the 12,032 questions of MMLU-Pro. So many questions make that a **real** loss; on
@@ -59,8 +59,8 @@ looks = [(engine, title, color) for color, (engine, title) in zip(plotting.SERIE
 #
 # $$
 # \begin{aligned}
-# x &\approx v\,s\,G, & G &= \frac{\text{amax}}{6 \cdot 448}, \\
-# s &= \mathrm{E4M3}\!\left(\frac{\text{block amax}}{6\,G}\right), & v &= \mathrm{E2M1}\!\left(\frac{x}{s\,G}\right)
+# x &\approx v\,s\,G, & G &= \text{amax}/(6 \cdot 448), \\
+# s &= \mathrm{E4M3}\bigl(\text{block amax}/(6\,G)\bigr), & v &= \mathrm{E2M1}\bigl(x/(s\,G)\bigr)
 # \end{aligned}
 # $$ (eq-nvfp4)
 #
@@ -74,8 +74,8 @@ s, code = elements.decode(q.scales, elements.E4M3)[0, 0], nvfp4.codes(q)[0, :8]
 table({"x": x[0, :8], f"x / {s}": [f"{v:.3f}" for v in x[0, :8] / s], "v": elements.decode(code, elements.E2M1), "code": [f"{c:04b}" for c in code], "v s G": nvfp4.dequantise(q)[0, :8], "error": [f"{e:+.3f}" for e in nvfp4.dequantise(q)[0, :8] - x[0, :8]]})
 
 # %% [markdown]
-# The element is divided by the scale *as stored*. Dividing by the ideal one and storing the rounded one is a fault that
-# a package has had; it costs 5 % of error. Between 4 and 6 lies nothing, and there the error is largest.
+# The element is divided by the scale *as stored*. Dividing by the ideal one and storing the rounded one is a fault
+# that a package has had; it costs 5 % of error. Between 4 and 6 lies nothing, and there the error is largest.
 #
 # Eight bits of scale on sixteen elements make 4.5 bits an element. Tensor cores read scales in tiles of 128 rows and 4
 # blocks, and what is not full is padded. A row of the table is a format, or a matrix in NVFP4:
@@ -87,7 +87,8 @@ padded = {f"{m:,} × {k:,}": 4 + 8 * float(tiling.scale_bytes(m, k)) / (m * k) f
 table({"format or matrix": [*named, *padded], "bits an element": [f"{b:.3f}" for b in (*named.values(), *padded.values())]})
 
 # %% [markdown]
-# One token of activations takes more scale than data. Weights lose a few percent unless N is a multiple of 128 and K one of 64.
+# One token of activations takes more scale than data. Weights lose a few percent unless N is a multiple of 128 and K
+# one of 64.
 #
 # ## Error
 #
@@ -112,11 +113,12 @@ plt.show()
 
 # %% [markdown]
 # **The first prediction holds**, a tenth too high. The law has no free number, and heavy tails prefer small blocks. A
-# scale in E4M3 comes within 1/17 of the ideal one, and G moves with the tensor: NVFP4 does not notice a factor. A power of two can be
-# wrong by almost 2, either way by its rule, and then blocks are 32 long: MXFP4 has about 1.4 times the error for a quarter of a bit less.
+# scale in E4M3 comes within 1/17 of the ideal one, and G moves with the tensor: NVFP4 does not notice a factor. A
+# power of two can be wrong by almost 2, either way by its rule, and then blocks are 32 long: MXFP4 has about 1.4
+# times the error for a quarter of a bit less.
 #
-# Now a Gaussian in which one number in a thousand is multiplied. Look at the pairs of solid and dashed: with and without a
-# Hadamard rotation before quantising.
+# Now a Gaussian in which one number in a thousand is multiplied. Look at the pairs of solid and dashed: with and
+# without a Hadamard rotation before quantising.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Relative squared error when one number in a thousand of a Gaussian is multiplied. Solid: plain. Dashed: rotated in groups of 128 (Hadamard, random signs) first. All by quantising 1,024² numbers.", "name": "fig-outliers"}, "image": {"alt": "Log-x plot from 1 to 300 times. NVFP4 plain stays at 9 until 10 times, then falls to 1; rotated it rises to 12 at 100 and lies above the plain line everywhere from 3 times on. MXFP4 plain rises from 12.5 to 18 at 30 times and comes back to 11; rotated it stays between 11 and 12.5, below the plain line from 3 to 200 times. FP8 stays at 0.7."}}
 times = np.round(10 ** (np.arange(11) / 4)).clip(1, 300)
@@ -130,10 +132,10 @@ ax.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# **The second prediction is wrong for NVFP4.** An outlier spoils the fifteen numbers that share its block, and those are
-# small beside it; a rotation hands its energy to 128 numbers, all of which then carry an error in proportion. MXFP4, whose
-# outlier spoils 31 and whose scale is coarse, gains. What the model of real networks says, in percent of the unquantised
-# average that is kept {cite}`egiazarian2025bridging`:
+# **The second prediction is wrong for NVFP4.** An outlier spoils the fifteen numbers that share its block, and those
+# are small beside it; a rotation hands its energy to 128 numbers, all of which then carry an error in proportion.
+# MXFP4, whose outlier spoils 31 and whose scale is coarse, gains. What that does to real networks, in percent of the
+# unquantised average that is kept {cite}`egiazarian2025bridging`:
 
 # %%
 kept = published.table("fp4_recovery")
@@ -142,10 +144,11 @@ rows = [kept.where(method=m) for m in pairs.values()]
 table({"rounded to nearest": list(pairs)} | {name.removesuffix("-Instruct"): [f"{100 * row['recovery_fraction'][i]:.1f}" for row in rows] for i, name in enumerate(rows[0]["model"].tolist())})
 
 # %% [markdown]
-# With rotation NVFP4 loses in all seven models, and MXFP4 gains in four of them, most in the smallest and in Qwen3-32B.
+# With rotation NVFP4 loses in all seven models, and MXFP4 gains in four of them, most in the smallest and in
+# Qwen3-32B.
 #
-# The same 4.5 bits can be spent better. Each recipe leaves a tensor that any consumer of NVFP4 reads; in thousandths, with what is
-# published for a Gaussian {cite}`quartet2`:
+# The same 4.5 bits can be spent better. Each recipe leaves a tensor that any consumer of NVFP4 reads; in thousandths,
+# with what is published for a Gaussian {cite}`quartet2`:
 
 # %%
 methods = ["NVFP4", "NVFP4, four over six", "NVFP4, best of all scales", "NVFP4, a scale for 16 × 16", "NVFP4, stochastic", "FP8 a tensor"]
@@ -154,16 +157,16 @@ table({"10⁻³": methods} | {d: [f"{1e3 * errors.relative_error(m, d):.2f}" for
 
 # %% [markdown]
 # *Four over six* {cite}`cook2025fouroversix` lets each block choose whether its largest becomes 6 or 4, and takes a
-# sixth off the error for nothing but work when quantising; trying all scales takes a quarter. One scale for 16 × 16, so
-# that a matrix and its transpose agree, and stochastic rounding, so that errors average out, belong to training, and each has its
-# price. GPTQ {cite}`frantar2022gptq` makes the weights' error larger and the layer's output better:
+# sixth off the error for nothing but work when quantising; trying all scales takes a quarter. One scale for 16 × 16,
+# so that a matrix and its transpose agree, and stochastic rounding, so that errors average out, belong to training,
+# and each has its price. GPTQ {cite}`frantar2022gptq` makes the weights' error larger and the layer's output better:
 # {py:func}`codesign_lib.lowbit.gptq.gptq`.
 #
 # ## Where implementations differ
 #
-# Five packages write the same format. On weights of a usual size none stores another code; what differs is how a decoded value is
-# rounded. Where blocks span many powers of two, so does what is stored. Last row: one package's global scale multiplies
-# (G) and another's divides (1/G); taken for each other, values are wrong by 1/G².
+# Five packages write the same format. On weights of a usual size none stores another code; what differs is how a
+# decoded value is rounded. Where blocks span many powers of two, so does what is stored. Last row: one package's
+# global scale multiplies (G) and another's divides (1/G); taken for each other, values are wrong by 1/G².
 
 # %%
 x = np.float32(0.02) * errors.sample("Gaussian")[:512, :512]
@@ -172,10 +175,10 @@ shown = {what: [f"{100 * of[v][i]:.1f} %" for v in of] for of, kind in ((usual, 
 table({"other than ModelOpt's": [variants.VARIANTS[v].title for v in usual] + ["G taken for 1/G"]} | {what: [*column, "0.0 %" if "codes" in what else f"{nvfp4.quantise(x).global_scale ** -2:.0e} ×"] for what, column in shown.items()})
 
 # %% [markdown]
-# torchao keeps scales at 2⁻⁶ or above, where ModelOpt goes down to 2⁻⁹; small blocks of a tensor with a wide range lose
-# codes there. compressed-tensors decodes to BF16, so nearly every value differs by less than a rounding. All of it was
-# compared with three of the packages to the bit on 26 classes of input, and every difference has its reason on {ref}`the evidence page
-# <evidence-nvfp4-errors>`.
+# torchao keeps scales at 2⁻⁶ or above, where ModelOpt goes down to 2⁻⁹; small blocks of a tensor with a wide range
+# lose codes there. compressed-tensors decodes to BF16, so nearly every value differs by less than a rounding. All of
+# it was compared with three of the packages to the bit on 26 classes of input, and every difference has its reason on
+# {ref}`the evidence page <evidence-nvfp4-errors>`.
 #
 # ## Time
 #
@@ -199,29 +202,32 @@ fig.legend(*axes[0].get_legend_handles_labels(), ncols=3, fontsize=8, loc="outsi
 plt.show()
 
 # %% [markdown]
-# **The third prediction is wrong**, most of all in decode with TensorRT-LLM. That was one layer. All measured layers on
-# GB300 with both sides at 1,024 and more, median gain / 90th percentile, and the share of layers that are *slower* in NVFP4; decode is
-# up to 64 tokens, large from N·K = 2²⁶ (8,192²), prefill from 1,024 tokens:
+# **The third prediction is wrong**, most of all in decode with TensorRT-LLM. That was one layer. All measured layers
+# on GB300 with both sides at 1,024 and more, median gain / 90th percentile, and the share of layers that are *slower*
+# in NVFP4; decode is up to 64 tokens, large from N·K = 2²⁶ (8,192²), prefill from 1,024 tokens:
 
 # %%
 rows = published.table("validation/gain").where(chip="gb300")
 tables.pivot(rows, index=["engine", "before"], across="regime", cell="{median:.2f} / {p90:.2f}, {slower_percent:.0f} %", only=["decode", "decode, large", "prefill"])
 
 # %% [markdown]
-# Four times BF16 is seen in fewer than one of a hundred layers on any chip ({ref}`evidence <evidence-nvfp4-speed>`). And in
-# TensorRT-LLM most decode layers run faster in FP8 with *block* scales than in NVFP4. "FP4 should be twice FP8": why is it
-# not here? {py:meth}`codesign_lib.cost.gain.Gain.why` answers for a layer, and for a decode step:
+# Four times BF16 is seen in fewer than one of a hundred layers on any chip ({ref}`evidence <evidence-nvfp4-speed>`).
+# And in TensorRT-LLM most decode layers run faster in FP8 with *block* scales than in NVFP4. Users expect FP4 to be
+# twice as fast as FP8: why is it not? {py:meth}`codesign_lib.cost.gain.Gain.why` answers for a layer, and for a
+# decode step:
 
 # %%
 asked = {f"{title}, {m:,} tokens, 8,192²": gain.gemm(m, 8192, 8192, chip="gb300", engine=e) for e, title in gemm.ENGINES.items() for m in (16, 8192)}
+asked |= {"TensorRT-LLM, 16 tokens, 4,096²": gain.gemm(16, 4096, 4096, chip="gb300", before="fp8_block")}
 asked |= {f"{title}, Qwen3-32B, 16 requests of 4,096": gain.decode_step("qwen3_32b", 4096, n_batch=16, chip="gb300", engine=e) for e, title in gemm.ENGINES.items()}
 say("\n".join(f"- *{what}*: {answer.why()}" for what, answer in asked.items()) + f"\n\nUsers saw 1.3, 1.35 and 1.4 times FP8 over whole steps: {', '.join(f'{100 * f:.0f}' for f in gain.reading_share([1.3, 1.35, 1.4]))} % of such a step reads weights.")
 
 # %% [markdown]
-# *Missing* is the share of the time now that would be gone had the part shrunk as far as was possible. *Tiles* are arithmetic that is paid whether or not tokens fill it: TensorRT-LLM's NVFP4 kernel has one tile of 128 × 256
-# and a layer of 8,192 outputs has 32 of them for 152 SMs. *Launch* does not shrink, and attention and a BF16 head dilute what is
-# left. In prefill the quantising pass is new. When does it eat the gain?
-# It costs the same however many outputs follow, so look at where a narrow layer crosses 1.
+# *Missing* is the share of the time now that would be gone had the part shrunk as far as was possible. *Tiles* are
+# arithmetic that is paid whether or not tokens fill it: TensorRT-LLM's NVFP4 kernel has one tile of 128 × 256 and a
+# layer of 8,192 outputs has 32 of them for 152 SMs. *Launch* does not shrink, and in TensorRT-LLM it is longer than
+# that of block FP8; attention and a BF16 head dilute what is left. In prefill the quantising pass is new. When does
+# it eat the gain? It costs the same however many outputs follow, so look at where a narrow layer crosses 1.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "How many times faster than BF16 a layer of 8,192 inputs is in NVFP4, 8,192 tokens, GB300, against its outputs. Markers: measured, filled TensorRT-LLM, hollow SGLang. Solid: our module. Dashed: ours if the activations came quantised already.", "name": "fig-quantisation"}, "image": {"alt": "Against 128 to 65,536 outputs on a log axis. Measured gains start at 0.4 in TensorRT-LLM and 0.65 in SGLang, cross 1 near 1,000 and 700 outputs, and reach 2.8 at 10,240 and 3.4 at 65,536. Our solid lines follow, SGLang too low at large sizes. The dashed lines start at 1.2 and 2.2 and meet the solid ones at large sizes."}}
 n = np.unique(published.table("gemm_gb300").where(fmt="nvfp4", engine="trtllm", m=8192.0, k=8192.0)["n"])
@@ -239,11 +245,11 @@ ax.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Below about a thousand outputs the layer is slower in NVFP4 than in BF16. An engine that fuses the pass into the operation before
-# would have the dashed line.
+# Below about a thousand outputs the layer is slower in NVFP4 than in BF16. An engine that fuses the pass into the
+# operation before would have the dashed line.
 #
-# Whole models, one stream on an RTX PRO 6000 {cite}`sch0tten2026nvfp4`. Bytes of the checkpoint times tokens a second is the rate at
-# which it would be read. Look at the dense models' last column.
+# Whole models, one stream on an RTX PRO 6000 {cite}`sch0tten2026nvfp4`. Bytes of the checkpoint times tokens a second
+# is the rate at which it would be read. Look at the dense models' last column.
 
 # %%
 t = published.table("checkpoint_speeds")
@@ -251,14 +257,15 @@ read = t["checkpoint_bytes"] * t["tokens_per_s"]
 table({"model": t["model"], "format": t["fmt"], "checkpoint, GB": [f"{b / 1e9:.1f}" for b in t["checkpoint_bytes"]], "tokens/s": [f"{s:.1f}" for s in t["tokens_per_s"]], "read at": [si(r, "B/s") if "A3B" not in m else "–" for m, r in zip(t["model"], read, strict=True)]})
 
 # %% [markdown]
-# A dense model decodes at the same rate of *bytes* in four formats. NVFP4 is no faster than FP8 for Gemma because its checkpoint
-# is no smaller: attention was left in BF16. The 35B mixture reads only the experts it wakes, so its checkpoint says nothing.
+# A dense model decodes at the same rate of *bytes* in four formats. NVFP4 is no faster than FP8 for Gemma because its
+# checkpoint is no smaller: most of its attention was left in BF16. The 35B mixture reads only the experts it wakes,
+# so its checkpoint says nothing.
 #
 # ## Accuracy
 #
 # The article's Figure 7 compares DeepSeek-R1 in NVFP4 and FP8 on seven benchmarks; NVIDIA's card gives six of them in
-# numbers. The bars are the standard errors of the difference, from $\sqrt{p(1-p)/n}$ for n questions. Look for a bar that does not
-# reach zero.
+# numbers. The bars are the standard errors of the difference, from $\sqrt{p(1-p)/n}$ for n questions. Look for a bar
+# that does not reach zero.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "DeepSeek-R1-0528, NVFP4 minus FP8 by NVIDIA's model card; the FP8 scores there are those of Artificial Analysis. Bars: one binomial standard error of the difference, one run over all questions each. Under the axis: the scores, and the difference in standard errors.", "name": "fig-cards"}, "image": {"alt": "Six markers with error bars around zero. MMLU-Pro minus 0.8 with a bar of half a point; GPQA diamond minus 1 with 4; LiveCodeBench minus 0.7 with 3.4; SciCode plus 0.1 with 3.8; MATH-500 plus 0.1 with 0.9; AIME 2024 plus 2.3 with nearly 8 points. Only the bar of MMLU-Pro does not reach zero."}}
 c = cards.changes("DeepSeek-R1-0528")
@@ -274,13 +281,13 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# **The fourth prediction is not borne out.** MMLU-Pro has the only bar that does not reach zero, yet it is below two standard
-# errors, and one side was measured by somebody else. The article's "at or above FP8 on SciCode, MATH-500
-# and AIME" is what chance looks like: a question more or less. That no loss is *seen* is not that there is none: the mean of six such benchmarks
-# could hide one of more than a point.
+# **The fourth prediction is not borne out.** MMLU-Pro has the only bar that does not reach zero, yet it is below two
+# standard errors, and one side was measured by somebody else. That the article sees NVFP4 at or above FP8 on SciCode,
+# MATH-500 and AIME is what chance looks like: a question more or less. That no loss is *seen* is not that there is
+# none: the mean of six such benchmarks could hide one of more than a point.
 #
-# All cards that were read, and one paper's averages {cite}`egiazarian2025bridging`, against the size of the model. Look at what a
-# small model loses.
+# All cards that were read, and one paper's averages {cite}`egiazarian2025bridging`, against the size of the model.
+# Look at what a small model loses.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Change of the score in NVFP4 against parameters. Filled: model cards and papers, mean over their benchmarks with one standard error (formats taken as independent). Hollow: average of four benchmarks after rounding to nearest, NVFP4 and MXFP4, where no error bar is published.", "name": "fig-size"}, "image": {"alt": "Log-x plot from 1 billion to 1 trillion parameters. Averages after rounding to nearest rise from minus 9 points at 1.2 billion in NVFP4 and minus 17 in MXFP4 to about minus 1 at 70 billion in NVFP4. Cards lie between minus 6 and plus 0.5 with bars of 1 to 6 points, and from 100 billion on all within half a point of zero, bars 1.5 to 4 points."}}
 mean, kept = cards.means(), published.table("fp4_recovery")
@@ -299,12 +306,14 @@ plt.show()
 
 # %% [markdown]
 # A model of 1 B loses nine points where one of 70 B loses one, in the same harness. From 100 B on no card shows a
-# loss that its questions could resolve. Small models that must be served in NVFP4 are trained for it {cite}`nvidia2026qad`.
+# loss that its questions could resolve. Small models that must be served in NVFP4 are trained for it
+# {cite}`nvidia2026qad`.
 #
 # ## A model on a laptop
 #
-# SmolLM2-135M reads two texts in numpy, with its weights rounded, or weights and activations, and its predictions are compared
-# with those it makes as it came. Rows are ordered by the error of the weights. Look for those that break the order.
+# SmolLM2-135M reads two texts in numpy, with its weights rounded, or weights and activations, and its predictions are
+# compared with those it makes as it came. Rows are ordered by the error of the weights. Look for those that break the
+# order.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "SmolLM2-135M: KL divergence from its predictions as it came, by format and recipe, ordered by the squared error of the weights (in thousandths, beside the name). Filled: weights rounded. Hollow: weights and activations. Bars: one standard error over 2,044 tokens.", "name": "fig-model"}, "image": {"alt": "Eleven rows on a log axis of KL. FP8 and MXFP8 with an error of 0.7 lie at 0.016 nats; best scale, 6.2, at 0.18; four over six, 7.4, and NVFP4, 9.0, both at 0.23; INT4, 10.2, at 0.41; four over six with GPTQ, 12.8, at 0.17; MXFP4 even, 13.0, at 0.45; tiles of 16 by 16, 13.6, at 0.46; MXFP4 floor, 13.9, at 0.54; GPTQ, 15.1, at 0.17. With activations all lie about twice as high, INT4 at 0.97 and MXFP4 at 1.1 to 1.5."}}
 trials = published.table("validation/smollm2")
@@ -321,17 +330,18 @@ ax.legend(loc="center left")
 plt.show()
 
 # %% [markdown]
-# Between formats error tells the order. Between recipes it does not: four over six has a sixth less error and no difference that
-# these tokens show, GPTQ has the largest error and the smallest effect, and INT4 in groups of 32, with hardly more error than NVFP4, has nearly twice its
-# effect. Activations cost as much again. The weights came in four bits, so this is what NVFP4 adds to such a model; {ref}`the evidence page
-# <evidence-nvfp4-model>` has every trial, which parts to keep high, and what the four bits it came in mean.
+# Between formats error tells the order. Between recipes it need not: four over six has a sixth less error and no
+# difference that these tokens show, GPTQ has the largest error and the smallest effect, and INT4 in groups of 32,
+# with hardly more error than NVFP4, has nearly twice its effect. Activations cost as much again. The weights came in
+# four bits, so this is what NVFP4 adds to such a model; {ref}`the evidence page <evidence-nvfp4-model>` has every
+# trial, which parts to keep high, and what the four bits it came in mean.
 #
 # ## KV cache
 #
-# NVFP4 for keys and values is said to save "up to 50 %" of an FP8 cache with less than 1 % of loss, and attention still runs
-# in FP8, after decoding {cite}`nvidia2025kvcache`. A token's bytes for two models, and the squared error of attention's
-# output, in thousandths, when 4,096 Gaussian values or keys are stored so; the logits have a standard deviation of 1 or 2. Last, what it
-# does to SmolLM2's predictions, in nats:
+# NVFP4 for keys and values is said to save up to half of an FP8 cache at less than 1 % of loss, and attention still
+# runs in FP8, after decoding {cite}`nvidia2025kvcache`. A token's bytes for two models, and the squared error of
+# attention's output, in thousandths, when 4,096 Gaussian values or keys are stored so; the logits have a standard
+# deviation of 1 or 2. Last, what it does to SmolLM2's predictions, in nats:
 
 # %%
 of = {"BF16": None, "FP8": "FP8 a tensor", "NVFP4": "NVFP4", "MXFP4": "MXFP4, even"}
@@ -341,41 +351,45 @@ lost = {f"{part}, logits ± {std}": [f"{1e3 * errors.attention_error(std, **{par
 table({"cache in": list(of)} | slopes | lost | {"SmolLM2, KL": [f"{kl.get(str(m or '').removesuffix(' a tensor').lower(), 0):.3f}" for m in of.values()]})
 
 # %% [markdown]
-# It saves less than half: the scales count, and decode attention that is bound by the cache gains 1.78× at most. Values
-# bring their own error and no more. Keys stand in an exponent: their error grows with the variance of the logits, so a head that looks
-# sharply pays several times as much. Real keys also have channels that are always large, which Gaussian ones do not. No measured
-# kernel with an NVFP4 cache is in our tables, so no time is claimed. Such caches take amax/448 for G instead of amax/2688.
+# It saves less than half: the scales count, and decode attention that is bound by the cache gains 1.78× at most.
+# Values bring their own error and no more. Keys stand in an exponent: their error grows with the variance of the
+# logits, so a head that looks sharply pays several times as much. Real keys also have channels that are always large,
+# which Gaussian ones do not. No measured kernel with an NVFP4 cache is in our tables, so no time is claimed.
+# FlashInfer's caches take amax/448 for G instead of amax/2688.
 
 # %% [markdown]
 # ## Check against published numbers
 #
-# All claims of this study by topic. Topics without a gap agree to the printed digit, or in sign. Every claim stands on the
-# evidence pages: {ref}`errors <evidence-nvfp4-errors>`, {ref}`speed <evidence-nvfp4-speed>`, {ref}`accuracy <evidence-nvfp4-accuracy>`, {ref}`a model <evidence-nvfp4-model>`.
+# All claims of this study by topic. Topics without a gap agree to the printed digit, or in sign. Every claim stands
+# on the evidence pages: {ref}`errors <evidence-nvfp4-errors>`, {ref}`speed <evidence-nvfp4-speed>`, {ref}`accuracy
+# <evidence-nvfp4-accuracy>`, {ref}`a model <evidence-nvfp4-model>`.
 
 # %%
 topics = [topic for topic, of in claims.TOPICS.items() if of.__module__ == claimed.__name__]
 tables.summary({topic: claims.check(topic) for topic in topics})
 
 # %% [markdown]
-# The worst gap of the speeds is the 16,384 square in TensorRT-LLM, which {ref}`study 2 <study-dimensioning>` found slower than the model
-# knows. A paper says that rounding the scale adds 10 % of error in E4M3 and 40 % in E8M0; on our numbers it is 2 to 3 and 29
-# to 53 %, and which numbers were meant there is not said in what we read.
+# The worst gap of the speeds is the 16,384 square in TensorRT-LLM, which {ref}`study 2 <study-dimensioning>` found
+# slower than the model knows. A paper says that rounding the scale adds 10 % of error in E4M3 and 40 % in E8M0; on
+# our numbers it is 2 to 3 and 29 to 53 %, and which numbers were meant there is not said in what we read.
 
 # %% [markdown]
 # ## Where it breaks
 #
 # In order of size:
 #
-# 1. **Error of a tensor is not error of an answer.** It orders formats, not recipes, and nothing here predicts a benchmark point from it. Small models
-#    lose most; which one, how much, has to be measured.
-# 2. **Benchmarks do not resolve what is asked of them.** Most differences between formats are below one standard error.
-# 3. **Other kernels.** An engine that fuses the quantising pass, splits K, or has a narrow tile for decode moves every line of the
-#    time section. Two engines, one version each.
+# 1. **Error of a tensor is not error of an answer.** It orders formats, not recipes, and nothing here predicts a
+#    benchmark point from it. Small models lose most; which one, how much, has to be measured.
+# 2. **Benchmarks do not resolve what is asked of them.** Most differences between formats are below one standard
+#    error.
+# 3. **Other kernels.** An engine that fuses the quantising pass, splits K, or has a narrow tile for decode moves
+#    every line of the time section. Two engines, one version each.
 # 4. **Mixtures.** Experts in NVFP4 are other kernels; {py:func}`codesign_lib.cost.moe_kernels.moe_s` has them.
-# 5. **Independent draws.** Real activations have outlier channels that stay where they are; calibration sees them, the law does not.
+# 5. **Independent draws.** Real activations have outlier channels that stay where they are; calibration sees them,
+#    the law does not.
 #
-# Not known here: time of attention on an NVFP4 cache, accuracy of quantised caches with error bars, what four over six is worth
-# in points.
+# Not known here: time of attention on an NVFP4 cache, accuracy of quantised caches with error bars, what four over
+# six is worth in points.
 
 # %% [markdown]
 # ## Design rules
@@ -396,7 +410,7 @@ say("\n\n".join([
     f"**Rule 5.1.** If a layer is to run in NVFP4, then make it large: 8,192 × 8,192 and more, because over BF16 the median layer gains {big['decode'][0]:.2f} / {big['decode'][1]:.2f} in decode, the median of those large ones {big['decode, large'][0]:.2f} / {big['decode, large'][1]:.2f}, and in prefill {big['prefill'][0]:.2f} / {big['prefill'][1]:.2f}. Both engines.",
     f"**Rule 5.2.** If a layer has fewer than about 1,024 outputs, then leave it in BF16 or FP8, because its activations are quantised for too little: N = 512 behind K = 8,192 runs at {thin[0]:.2f} / {thin[1]:.2f} times its BF16 speed at 8,192 tokens. Routers and gates are such layers; keys and values fused with the queries are not.",
     f"**Rule 5.3.** If decode speed is what NVFP4 is for, then measure it against FP8 with block scales on your engine first, because {block[0]:.0f} / {block[1]:.0f} % of decode layers are slower in NVFP4 than there.",
-    f"**Rule 5.4.** If the body is in NVFP4, then count what stays high, because it sets the gain: a BF16 head of 248,320 × 5,120 adds {1e3 * head:.2f} ms to a step at 8 TB/s, and Gemma-4-31B, whose attention stayed in BF16, decodes no faster than in FP8.",
+    f"**Rule 5.4.** If the body is in NVFP4, then count what stays high, because it sets the gain: a BF16 head of 248,320 × 5,120 adds {1e3 * head:.2f} ms to a step at 8 TB/s, and Gemma-4-31B, most of whose attention stayed in BF16, decodes no faster than in FP8.",
     f"**Rule 5.5.** If sizes are yours, then make K a multiple of 64 and what each rank holds of N one of 128 (gate and up together, so 64 of the intermediate size a rank), because scales are padded to 128 × 4: {100 * float(tiling.scale_waste(352, 2816)):.0f} % of the scales of a rank of 2 · 704 / 4 = 352 rows are padding, and kernels refuse it. A rank's K must at least be a multiple of 16.",
     f"**Rule 5.6.** If layers are fused (q, k, v; gate and up; experts), then quantise them with one global scale, because the kernel has one, and a loader that picks either of two scales the other's values by their ratio (33 of 36 layers of a published checkpoint have two, up to 2.14 apart: vLLM issue 54974). Sharing costs next to nothing: with a global scale made for numbers 30 times as large, the error is {shared:.3f} times what it was.",
     f"**Rule 5.7.** If weights are rounded to NVFP4, then choose each block's scale by its error and do not rotate, because with outliers four over six has {rounds[1]:.2f} and a rotation {rounds[0]:.2f} times the error of plain rounding. MXFP4 is the other way round.",
@@ -407,9 +421,9 @@ say("\n\n".join([
 # %% [markdown]
 # ## Exercise
 #
-# Of a decode step in FP8, 60 % reads the body's weights, 25 % is attention on an FP8 cache, 15 % launches and the host.
-# How many times faster is it with the body in NVFP4, and how many with the cache in NVFP4 as well? Say a number for each before
-# you unfold.
+# Of a decode step in FP8, 60 % reads the body's weights, 25 % is attention on an FP8 cache, 15 % launches and the
+# host. How many times faster is it with the body in NVFP4, and how many with the cache in NVFP4 as well? Say a number
+# for each before you unfold.
 
 # %% tags=["hide-cell"]
 body, both = gain.speedup([0.60, 0.85])

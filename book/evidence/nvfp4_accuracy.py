@@ -10,9 +10,9 @@
 # (evidence-nvfp4-accuracy)=
 # # NVFP4: accuracy of models
 #
-# Scores before and after quantisation to NVFP4, as model cards and papers give them, with the error that the number of
-# questions leaves. Nothing was measured here. The count of questions is that of the benchmark or of its harness; a card rarely says how
-# often it ran, and once is assumed, so bars are wide rather than narrow.
+# Scores before and after quantisation to NVFP4, as model cards and papers give them, with the error that the number
+# of questions leaves. Nothing was measured here. The count of questions is that of the benchmark or of its harness; a
+# card rarely says how often it ran, and once is assumed, so bars are wide rather than narrow.
 
 # %%
 import numpy as np
@@ -27,8 +27,8 @@ plotting.say("\n".join(f"- **{t.name}**, {t.header['title']}: " + "; ".join(f"{k
 # %% [markdown]
 # ## Every score
 #
-# Scores in percent with one binomial standard error; *errors*: how many standard errors of a difference NVFP4 lies lower. –:
-# the card does not say which set of questions was asked.
+# Scores in percent with one binomial standard error; *errors*: how many standard errors of a difference NVFP4 lies
+# lower. –: the card does not say which set of questions was asked.
 
 # %%
 found = [cards.changes(model) for model in dict.fromkeys(scores["model"].tolist())]

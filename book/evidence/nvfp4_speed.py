@@ -10,8 +10,8 @@
 # (evidence-nvfp4-speed)=
 # # NVFP4: speed
 #
-# The full tables behind the second half of {ref}`study 5 <study-nvfp4>`: how much faster NVFP4 is than other formats in all
-# measured layers of four GPUs, and every claim on speed.
+# The full tables behind the second half of {ref}`study 5 <study-nvfp4>`: how much faster NVFP4 is than other formats
+# in all measured layers of four GPUs, and every claim on speed.
 
 # %%
 from codesign_lib.report import claims, plotting, tables
@@ -25,8 +25,8 @@ plotting.say("\n".join(f"- **{t.name}**, {t.header['title']}: " + "; ".join(f"{k
 # ## Measured gains
 #
 # Time in the other format over time in NVFP4, same chip, engine and sizes, each with the pass that quantises its
-# activations. A cell is the median / the 90th percentile / the 999th of a thousand. *Decode* is up to 64 tokens and *prefill* from 1,024,
-# both with N and K of at least 1,024; *large* is N·K of at least 2²⁶.
+# activations. A cell is the median / the 90th percentile / the 999th of a thousand. *Decode* is up to 64 tokens and
+# *prefill* from 1,024, both with N and K of at least 1,024; *large* is N·K of at least 2²⁶.
 
 # %%
 where = {"index": ["chip", "engine", "before"], "across": "regime"}
@@ -64,8 +64,8 @@ tables.checks([*claims.check("nvfp4_speed"), *claims.check("best_layer")])
 #
 # ## Checkpoints
 #
-# The size of DeepSeek-R1's checkpoint, ours with everything but experts and dense FFNs in BF16; and decode speed of dense models against the
-# ratio of their checkpoints.
+# The size of DeepSeek-R1's checkpoint, ours with everything but experts and dense FFNs in BF16; and decode speed of
+# dense models against the ratio of their checkpoints.
 
 # %%
 tables.checks(claims.check("checkpoints"))
