@@ -11,7 +11,7 @@ LIBRARY = Path(__file__).resolve().parent.parent / "codesign_lib"
 WINGS = {
     "specs": [
         {"formats", "quantities"},
-        {"published", "hf_config"},
+        {"published", "hf_config", "scores"},
         {"caches", "patterns", "weights"},
         {"parameters"},
         {"hardware", "models"},
@@ -21,7 +21,7 @@ WINGS = {
         {"calibration", "experts"},
         {"ops"},
         {"kernels", "attention_kernels", "moe_kernels", "collectives"},
-        {"latent_kernels"},
+        {"latent_kernels", "gain"},
     ],
     "lowbit": [
         {"elements", "blocks"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import attention, chips, dimensioning, roofline
+from codesign_lib.report.claims import attention, chips, dimensioning, nvfp4, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -35,6 +35,17 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "latent_heads": attention.latent_heads,
     "expert_ranks": attention.expert_ranks,
     "user_questions": attention.user_questions,
+    "error_law": nvfp4.error_law,
+    "recipe_errors": nvfp4.recipe_errors,
+    "rotation": nvfp4.rotation,
+    "scale_rounding": nvfp4.scale_rounding,
+    "storage": nvfp4.storage,
+    "nvfp4_questions": nvfp4.nvfp4_questions,
+    "nvfp4_speed": nvfp4.nvfp4_speed,
+    "best_layer": nvfp4.best_layer,
+    "checkpoints": nvfp4.checkpoints,
+    "figure7": nvfp4.figure7,
+    "kv_cache": nvfp4.kv_cache,
 }
 
 
