@@ -77,9 +77,9 @@ def moe_s(
     The formula is this module's. ``fmt`` is the weights': bf16, fp8, fp8_block, nvfp4 (activations alike), or mxfp4
     with MXFP8 activations; tokens come and go in BF16. With experts in a latent size ``d_model`` is that size.
     ``bound=True`` is the roofline; ``transfer_from`` takes another chip's fitted numbers
-    (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's datasheet. Sizes broadcast and are whole and at least 1, ``n_chosen`` at most ``n_experts``,
-    ``ep`` and ``tp`` divisors of experts and width, ``routing`` balanced or skewed, else ValueError; so is what is not
-    calibrated.
+    (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's datasheet. Sizes broadcast and are whole and at
+    least 1, ``n_chosen`` at most ``n_experts``, ``ep`` and ``tp`` divisors of experts and width, ``routing`` balanced
+    or skewed, else ValueError; so is what is not calibrated.
 
     >>> r1 = dict(d_model=7168, d_expert=2048, n_experts=256, n_chosen=8, chip="gb300", fmt="nvfp4")
     >>> narrow, wide = (moe_s(128, **r1, ep=ep) for ep in (8, 32))
