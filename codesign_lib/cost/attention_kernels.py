@@ -236,12 +236,15 @@ def prefill_form_s(
     chip: Chip | str,
     fmt: Format | str,
     numbers: Mapping[str, float],
+    input_bytes: float | None = None,
 ) -> NDArray[np.float64]:
     """The form of prefill with any numbers: what ``attention_prefill_s`` evaluates and tools fit.
 
     New and cached tokens, batch, query and key-value heads, sizes of keys and values, window; not checked.
+    ``input_bytes`` are moved an element of queries, keys and values; without it queries are BF16, the others in ``fmt``.
     """
-    c, size = as_chip(chip), as_format(fmt).bytes_per_element
+    c, output = as_chip(chip), BF16.bytes_per_element
+    query, cached = (input_bytes,) * 2 if input_bytes else (output, as_format(fmt).bytes_per_element)
     stream = 1 / (numbers["memory_fraction"] * c.hbm_bytes_per_s)
     product = 2 * c.n_sms / c.peak_flops_per_s(as_format(fmt)) / numbers["compute_fraction"]
     softmax = c.n_sms / c.exp_per_s / numbers["compute_fraction"]
@@ -258,7 +261,7 @@ def prefill_form_s(
         keys = growing * p + ROWS * growing * (growing + 1) / 2 + (count - growing) * most
         blocks = b * h / c.n_sms
         compute = blocks * (ROWS * keys * pair_s + count * block_s) + longest * (ROWS * most * pair_s + block_s)
-        read = size * k * (np.minimum(p, w) + n) + BF16.bytes_per_element * h * n
-        return launch_s + compute + stream * b * (d + v) * read
+        moved = cached * (d + v) * k * (np.minimum(p, w) + n) + (query * d + output * v) * h * n
+        return launch_s + compute + stream * b * moved
 
     return in_blocks(block, n, p, b, h, k, d, v, np.inf if window is None else window)

@@ -183,8 +183,8 @@ def latent_prefill(
     .. math:: \text{flops} = 2 B H A\,(2r + \rho) \quad\text{or}\quad 2 B H \left(A\,(d_n + \rho + d_v)
               + r\,p\,(d_n + d_v)\right)
 
-    A are the :py:func:`pairs`. Expanding the new tokens is a linear layer of its own; expanding the prefix again is
-    counted here, written and read. Expanded is the cheaper from :py:func:`latent_crossover` new tokens.
+    A are the :py:func:`pairs`. Expanding the new tokens is a linear layer of its own, whose outputs are read; expanding
+    the prefix again is counted here, its latents read, its keys and values written and read. Expanded is the cheaper from :py:func:`latent_crossover` new tokens.
 
     >>> sizes = dict(n_heads=128, kv_rank=512, d_nope=128, d_rope=64, d_value=128)
     >>> a, e = (latent_prefill(1024, 65_536, absorbed=x, **sizes) for x in (True, False))
@@ -196,12 +196,12 @@ def latent_prefill(
     h, r, nope, rope, v, b = positive(subject, **sizes)
     (n,), (p,) = positive(subject, n_new=n_new), not_negative(subject, n_prefix=n_prefix)
     seen = b * h * pairs(n, p, window_tokens=window_tokens)
-    cached = b * _size(kv) * (p + n) * (r + rope)
+    latent = b * _size(kv) * (r + rope)
     if absorbed:
-        return Work(2 * seen * (2 * r + rope), cached + b * _size(activations) * h * n * (2 * r + rope), seen)
+        return Work(2 * seen * (2 * r + rope), latent * (p + n) + b * _size(activations) * h * n * (2 * r + rope), seen)
     heads = b * _size(activations) * h * (nope + rope + v)
     expanding = 2 * b * h * r * p * (nope + v)
-    return Work(2 * seen * (nope + rope + v) + expanding, cached + heads * (n + p + (p + n)), seen)
+    return Work(2 * seen * (nope + rope + v) + expanding, latent * p + heads * (n + p + (p + n)), seen)
 
 
 def latent_crossover(*, kv_rank: ArrayLike, d_nope: ArrayLike, d_value: ArrayLike) -> NDArray[np.float64]:
