@@ -218,7 +218,9 @@ def _collective_s(
     found = time_s(operation, engine)
     beyond = ranks > node_ranks(c)
     if engine != NCCL and np.any(beyond):
-        found = np.where(beyond, time_s(BETWEEN_TRAYS, engine) if engine == "trtllm" else time_s(operation, NCCL), found)
+        found = np.where(
+            beyond, time_s(BETWEEN_TRAYS, engine) if engine == "trtllm" else time_s(operation, NCCL), found
+        )
     return np.maximum(found, least)[()]
 
 
