@@ -102,10 +102,13 @@ def prefill_form(chip: str, fmt: str) -> Form:
     return form
 
 
-def latent_prefill_form(chip: str, fmt: str) -> Form:
+def latent_prefill_form(chip: str, engine: str, fmt: str) -> Form:
+    absorbed = latent_kernels.absorbs(engine, chip)
+    d, v = (576, 512) if absorbed else (192, 128)
+
     def form(t: pd.DataFrame, numbers: Mapping[str, float]) -> np.ndarray:
-        sizes = (t.n_tokens, t.n_batch, t.n_heads, 192, 128)
-        return latent_kernels.latent_prefill_form_s(*sizes, chip=chip, fmt=fmt, numbers=numbers)
+        sizes = (t.n_tokens, t.n_batch, t.n_heads, d, v)
+        return latent_kernels.latent_prefill_form_s(*sizes, absorbed=absorbed, chip=chip, fmt=fmt, numbers=numbers)
 
     return form
 
@@ -136,7 +139,7 @@ def tables() -> Iterator[Table]:
             for fmt, rows in latent_rows(*key, "decode").groupby("kv_fmt"):
                 yield Table("latent_decode", *key, fmt, rows, latent_form(chip, fmt), LATENT_LIMITS, LEAST_TOKENS)
             for fmt, rows in latent_rows(*key, "prefill").groupby("kv_fmt"):
-                form = latent_prefill_form(chip, fmt)
+                form = latent_prefill_form(*key, fmt)
                 yield Table("latent_prefill", *key, fmt, rows, form, PREFILL_LIMITS, LEAST_TOKENS)
 
 

@@ -48,8 +48,10 @@ GROUPED = dict(d_model=7168, d_expert=2048, n_experts=256, n_chosen=8)
 
 
 def tables(routing: str = "balanced", *, grouped: bool = False) -> Iterator[Table]:
-    """All tables that are fitted: the kernels of ``moe_kernels.SOURCES``. ``grouped``: SGLang's rows of DeepSeek's layer
-    instead, which are not, as their routing is not what it is called."""
+    """All tables that are fitted: the kernels of ``moe_kernels.SOURCES``.
+
+    ``grouped``: SGLang's rows of DeepSeek's layer instead, which are not, as their routing is not what it is called.
+    """
     for chip in measured.CHIPS:
         for engine in measured.ENGINES:
             t = measured.moe(chip, engine)

@@ -109,8 +109,10 @@ def experts(t, *, tile=(32, 64), norm=2, sorts_all=True) -> Form:
         pairs = m * (r.n_chosen / r.ep).to_numpy()
         awake = np.minimum(held, np.maximum(1, pairs))
         total = x["launch_s"] + 8 * m * h / (x["sort_fraction"] * c.hbm_bytes_per_s)
-        total = total + x.get("expert_s", 0) * held + x.get("pair_log_s", 0) * np.log2(
-            1 + (m * r.n_chosen.to_numpy() if sorts_all else pairs)
+        total = (
+            total
+            + x.get("expert_s", 0) * held
+            + x.get("pair_log_s", 0) * np.log2(1 + (m * r.n_chosen.to_numpy() if sorts_all else pairs))
         )
         for n, k in (((2 if t.gated else 1) * i, h), (h, i)):
             waves = awake * np.ceil(np.maximum(pairs, 1) / awake / tile[0]) * np.ceil(n / tile[1]) / c.n_sms

@@ -27,9 +27,8 @@ between trays: TensorRT-LLM its multi-node ones (numbers of their own, from 8 an
 
 **Across domains** there is the bound alone: nodes exchange over one NIC a GPU, every GPU its share.
 
-Fitted on 2, 4 and 8 GPUs of a node (2 and 4 of a tray); SGLang's measured times on 8 and 16 GPUs of a GB300 rack, which
-no fit saw, show how far NCCL's numbers reach (``tools/validate_collectives.py``). Ignored: overlap with computation,
-contention.
+Fitted on 2, 4 and 8 GPUs of a node (2 and 4 of a tray). SGLang's times on 8 and 16 GPUs of a GB300 rack, which no fit
+saw, show how far NCCL's numbers reach (``tools/validate_collectives.py``). Ignored: overlap, contention.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from codesign_lib.cost import calibration
 from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.quantities import positive
+from codesign_lib.specs.quantities import common_shape, flags, positive
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 NCCL = "nccl"
@@ -81,9 +80,9 @@ def all_reduce_s(
     """Seconds until ``n_ranks`` GPUs hold the sum of their buffers of ``n_bytes``. ``engine``: nccl, trtllm or sglang.
 
     ``in_network=False`` takes the bound without addition in the switch. ``transfer_from`` takes another chip's numbers
-    (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's links, which must be behind a switch as well. Sizes broadcast; bytes above 0, ranks whole
-    and at least 1 (1 takes no time), else ValueError; so are refused a chip or engine without calibration, and more
-    ranks than the scale-up domain holds, for which there is ``bound=True``.
+    (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's links, which must be behind a switch as well.
+    Sizes broadcast; bytes above 0, ranks whole and at least 1 (1 takes no time), else ValueError; so are refused a chip
+    or engine without calibration, and more ranks than the scale-up domain holds, for which there is ``bound=True``.
 
     >>> t = all_reduce_s(2**21, n_ranks=[2, 4], chip="gb300", engine="trtllm")
     >>> bool((t > all_reduce_s(2**21, n_ranks=[2, 4], chip="gb300", bound=True)).all())
@@ -141,11 +140,10 @@ def point_to_point_s(
     bound: bool = False,
     transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
-    """Seconds a message takes from one GPU to another: NCCL's sends and receives, which an all-to-all of two ranks is.
+    """Seconds a message takes from one GPU to another, by NCCL: an all-to-all of two ranks and twice the bytes, sends
+    and receives in both directions at once, so no faster than one message. No table measures one alone.
 
-    An all-to-all of two ranks and twice the bytes; both directions at once, so at most what one takes. No table measures
-    a message alone. ``bound=True`` is the rate of a pair's link, or of one NIC ``across`` domains, where there is no
-    other time.
+    ``bound=True`` is the rate of a pair's link, or of one NIC ``across`` domains, where there is nothing else.
 
     >>> float(point_to_point_s(900e9, chip="gb300", bound=True))
     1.0
@@ -153,9 +151,10 @@ def point_to_point_s(
     1.0
     """
     subject = "point_to_point_s"
+    flags(subject, across=across)
     (size,), c = positive(subject, n_bytes=n_bytes), as_chip(chip)
     least = size / (_nic(c, subject) if across else c.link_peer_bytes_per_s)
-    if calibration.wants_bound(subject, bound, transfer_from):
+    if calibration.wants_bound(subject, "all_to_all", NCCL, bound, transfer_from):
         return least
     if across:
         raise ValueError(f"{subject}: across domains nothing is calibrated; allowed: bound=True (the roofline)")
@@ -167,14 +166,17 @@ def bound_s(
 ) -> NDArray[np.float64]:
     """Seconds an operation takes at least: the links of the domain, and the NICs where ranks are in several domains.
 
-    Between N domains of g GPUs each GPU's NIC carries 1/g of what a domain must send: (N − 1)/N of the buffer, twice
-    for an all-reduce; in an all-to-all (1 − g/G) of each GPU's own. Ranks beyond one domain fill whole domains.
+    Inside a domain G ranks of a mesh or torus have at most G − 1 links to each other. Between N domains of g GPUs each
+    GPU's NIC carries 1/g of what a domain must send: (N − 1)/N of the buffer, twice for an all-reduce; in an all-to-all
+    (N − 1)/N of each GPU's own. Ranks beyond one domain are spread evenly over as few domains as hold them.
     """
+    flags(operation, in_network=in_network)
     c = as_chip(chip)
     (size,), (ranks,) = positive(operation, n_bytes=n_bytes), whole(operation, n_ranks=n_ranks)
     inside = np.minimum(ranks, c.n_scale_up)
     switch = in_network and c.link_topology == "switch"
-    link = traffic_bytes(operation, size, n_ranks=inside, in_network=switch) / c.link_bytes_per_s
+    rate = np.minimum(c.link_bytes_per_s, np.maximum(inside - 1, 1) * c.link_peer_bytes_per_s)
+    link = traffic_bytes(operation, size, n_ranks=inside, in_network=switch) / rate
     if not np.any(ranks > c.n_scale_up):
         return link
     domains = np.ceil(ranks / c.n_scale_up)
@@ -197,8 +199,9 @@ def _collective_s(
 ) -> NDArray[np.float64]:
     subject, c = subject or f"{operation}_s", as_chip(chip)
     (size,), (ranks,) = positive(subject, n_bytes=n_bytes), whole(subject, n_ranks=n_ranks)
+    common_shape(subject, n_bytes=size, n_ranks=ranks)
     least = bound_s(operation, size, n_ranks=ranks, chip=c, in_network=in_network)
-    if calibration.wants_bound(subject, bound, transfer_from):
+    if calibration.wants_bound(subject, operation, engine, bound, transfer_from):
         return least
     if np.any(ranks > c.n_scale_up):
         raise ValueError(
@@ -274,14 +277,19 @@ def moe_all_to_all_s(
     (width,) = positive(subject, bytes_per_element=bytes_per_element)
     if phase not in ("dispatch", "combine"):
         raise ValueError(f"{subject}: phase is {phase!r}; allowed: dispatch, combine")
-    target = as_chip(chip)
-    numbers = calibration.fitted(subject, f"moe_{phase}", target, "trtllm", f"ep{ep}", transfer_from=transfer_from)
-    if ep > target.n_scale_up:
-        raise ValueError(f"{subject}: ep is {ep}; allowed: up to {target.n_scale_up}, the scale-up domain")
+    target, kernel = as_chip(chip), f"moe_{phase}"
+    published_ep = [x.fmt.removeprefix("ep") for x in calibration.table() if x.kernel == kernel]
+    if isinstance(ep, bool) or str(ep) not in published_ep:
+        raise ValueError(f"{subject}: ep is {ep!r}; allowed: {', '.join(published_ep)}")
+    if transfer_from is None and calibration.find(kernel, target.name, "trtllm", f"ep{ep}") is None:
+        raise ValueError(f"{subject}: {target.title} has no published times; allowed: gb200, or transfer_from='gb200'")
+    if int(ep) > target.n_scale_up:
+        raise ValueError(f"{subject}: ep is {ep}; allowed: up to {target.n_scale_up}, the domain of {target.title}")
+    numbers = calibration.fitted(subject, kernel, target, "trtllm", f"ep{ep}", transfer_from=transfer_from)
     rate = numbers["moved_bytes_per_s"]
     if transfer_from is not None:
         rate = rate * target.link_bytes_per_s / as_chip(transfer_from).link_bytes_per_s
-    moved = m * np.minimum(ep, c) * h * width
+    moved = m * np.minimum(int(ep), c) * h * width
     return np.maximum(numbers["floor_s"], numbers["offset_s"] + moved / rate)
 
 

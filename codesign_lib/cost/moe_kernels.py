@@ -43,6 +43,7 @@ from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.formats import BF16, MXFP4, MXFP8, Format, as_format
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
+from codesign_lib.specs.quantities import flags
 
 TILE = (32, 64)
 """Tokens and columns of a tile."""
@@ -101,7 +102,11 @@ def moe_s(
         if np.any(parts % ranks):
             bad, whole_of = (x[parts % ranks != 0][0] for x in np.broadcast_arrays(ranks, parts))
             raise ValueError(f"{subject}: {name} is {bad:g}; allowed: a divisor of {of}, {whole_of:g}")
-    fmt, chip = as_format(fmt), as_chip(chip)
+    flags(subject, gated=gated)
+    fmt, chip, kernel = as_format(fmt), as_chip(chip), "moe_experts" if gated else "moe_experts_ungated"
+    if np.any(c > e):
+        chosen, of = (x[c > e][0] for x in np.broadcast_arrays(c, e))
+        raise ValueError(f"{subject}: n_chosen is {chosen:g}; allowed: at most n_experts, {of:g}")
     share = moe.busiest_share(m, n_experts=e, n_chosen=c, n_ranks=ep, routing=routing)
     pairs = share * m * c / ep
     held = e / ep
@@ -113,10 +118,9 @@ def moe_s(
         pairs, np.minimum(awake, held), d_model=h, d_expert=i / tp, gated=gated, inputs=arithmetic, weights=fmt
     )
     least = roofline.time_s(work, chip, arithmetic)
-    if calibration.wants_bound(subject, bound, transfer_from):
+    if calibration.wants_bound(subject, kernel, engine, bound, transfer_from):
         return least
     calibration.needs(subject, chip, "n_sms")
-    kernel = "moe_experts" if gated else "moe_experts_ungated"
     numbers = calibration.fitted(subject, kernel, chip, engine, fmt.name, transfer_from=transfer_from)
     time_s = form_s(m, m * c, pairs, awake, held, h, i / tp, gated=gated, chip=chip, fmt=fmt, numbers=numbers)
     return np.maximum(time_s, least)[()]
