@@ -67,6 +67,12 @@ tables.pivot(attention.where(what="decode", regime="S < 1024"), index=["chip", "
 tables.pivot(attention.where(what="decode", regime="S >= 1024, more than 32 heads a KV head"), index=["chip", "engine"], across="fmt", **shown)
 
 # %% [markdown]
+# All regimes, medians over chips, engines and formats:
+
+# %%
+tables.pivot(attention.where(what="decode", chip="median"), index=["regime"], across="what", **counted)
+
+# %% [markdown]
 # Head sizes and windows that no fit saw, by the form alone. Head size 192 is far off: too short, and with a window by almost
 # half. Medians over chips, engines and formats:
 
@@ -154,6 +160,9 @@ tables.pivot(collectives.where(regime="all"), index=["what", "chip", "engine"], 
 
 # %%
 tables.pivot(collectives.where(what="NCCL"), index=["chip", "fmt"], across="regime", **shown)
+
+# %%
+tables.pivot(collectives.where(what="engine's all-reduce"), index=["chip", "engine"], across="regime", **shown)
 
 # %% [markdown]
 # More ranks than were fitted: in a rack SGLang's all-reduce beyond one tray is NCCL's, and its times on eight and sixteen
