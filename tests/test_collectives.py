@@ -69,7 +69,8 @@ def test_never_below_the_bound(c, size, ranks):
 @pytest.mark.parametrize("c", CALIBRATED, ids=label)
 def test_numbers_are_few_and_physical(c):
     assert len(c.numbers) == 5 + (c.engine == "nccl") and c.n_held_out >= 15
-    assert all(0 < value <= 1 for value in c.numbers.values())
+    for name, value in c.numbers.items():
+        assert 0 < value <= (1 if name.endswith("_fraction") else 1e-4)
 
 
 def test_every_table_is_there():

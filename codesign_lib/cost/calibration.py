@@ -32,7 +32,9 @@ class Calibration:
     """Numbers of one kernel on one chip, in one engine and format.
 
     ``numbers`` maps names that carry their unit to values: ``launch_s``, ``compute_fraction``, … (see the function
-    that uses them). ``shared_with`` names the engine that has the same numbers but ``launch_s``, if there is one.
+    that uses them). ``shared_with`` names the engine that has the same numbers but ``launch_s``, if there is one. A
+    number at a limit of its fit (a fraction of 1, a time of a nanosecond) is of a term that the rows do not ask for: no
+    efficiency was measured there.
 
     >>> c = gemm("gb300", "trtllm", "nvfp4")
     >>> sorted(c.numbers)
