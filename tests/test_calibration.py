@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from codesign_lib.cost import calibration, kernels
+from codesign_lib.specs import hardware
 
 TABLE = [c for c in calibration.table() if c.kernel == "gemm"]
 CHIPS = [c for c in TABLE if c.chip != calibration.UNIVERSAL]
@@ -125,3 +126,47 @@ def test_a_missing_calibration_is_refused():
 def test_numbers_cannot_be_changed():
     with pytest.raises(TypeError):
         calibration.gemm("gb300", "trtllm", "bf16").numbers["launch_s"] = 0
+
+
+class TestTransfer:
+    """Numbers of another chip, by name."""
+
+    def fitted(self, kernel="gemm", chip="h20", engine="trtllm", fmt="bf16", **how):
+        return calibration.fitted("f_s", kernel, chip, engine, fmt, **how)
+
+    def test_shares_and_seconds_stay(self):
+        own = calibration.gemm("h100_sxm", "trtllm", "fp8").numbers
+        assert dict(self.fitted(fmt="fp8", transfer_from="h100_sxm")) == dict(own)
+        universal = calibration.gemm("universal", "trtllm", "bf16").numbers
+        assert dict(self.fitted(transfer_from="universal")) == dict(universal)
+
+    @pytest.mark.parametrize(
+        ("source", "target", "grown"),
+        [("h100_sxm", "b200_sxm", 2250 / 148 / (1979 / 2 / 132)), ("b200_sxm", "h100_sxm", 1), ("h100_sxm", "h20", 1)],
+    )
+    def test_rates_of_an_sm_grow_with_its_peak_and_never_shrink(self, source, target, grown):
+        own = calibration.gemm(source, "trtllm", "bf16").numbers["operand_bytes_per_s"]
+        found = self.fitted(chip=target, transfer_from=source)["operand_bytes_per_s"]
+        assert found == pytest.approx(own * grown, rel=1e-12)
+        stream = calibration.find("latent_decode", source, "trtllm", "bf16").numbers["stream_bytes_per_s"]
+        found = self.fitted("latent_decode", target, transfer_from=source)["stream_bytes_per_s"]
+        assert found == pytest.approx(stream * grown, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            (dict(), "f_s: H20 has no calibrated trtllm bf16; calibrated: h100_sxm, .* or transfer_from=one of these"),
+            (dict(transfer_from="h20"), "f_s: transfer_from='h20' has no calibrated trtllm bf16; calibrated: h100_sxm"),
+            (dict(transfer_from="hopper"), "transfer_from='hopper' has no calibrated"),
+            (dict(transfer_from=1), "transfer_from is 1; allowed: the name of a calibrated chip, or None"),
+            (dict(kernel="latent_decode", transfer_from="universal"), "'universal' has no calibrated trtllm bf16; cal"),
+        ],
+    )
+    def test_nothing_is_taken_unasked(self, how, message):
+        with pytest.raises(ValueError, match=message):
+            self.fitted(**how)
+
+    def test_a_chip_needs_its_sheet(self):
+        calibration.needs("f_s", hardware.chip("h20"), "n_sms", "l2_bytes", "exp_per_s", "scale_out_bytes_per_s")
+        with pytest.raises(ValueError, match="f_s: TPU v6e has no n_sms: it is not public; allowed: bound=True"):
+            calibration.needs("f_s", hardware.chip("tpu_v6e"), "n_sms")
