@@ -48,22 +48,31 @@ from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, Ffn, LatentAttention, Mixer, Recurrent
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
-from codesign_lib.specs.quantities import not_negative
+from codesign_lib.specs.quantities import as_floats, not_negative
 
 ROUTINGS = ("balanced", "skewed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """What no kernel's time holds: seconds a step, a layer, and a sequence of a replica. Zero: nothing was fitted."""
+    """What no kernel's own time holds: seconds a step, a layer, and a sequence of a replica.
+
+    Below 0 where kernels that were measured alone overlap when one follows the other. Finite, else ValueError.
+    """
 
     step_s: float = 0.0
     layer_s: float = 0.0
     sequence_s: float = 0.0
-    source: str = "none: kernels and communication only"
+    source: str
 
     def __post_init__(self) -> None:
-        not_negative("Overhead", step_s=self.step_s, layer_s=self.layer_s, sequence_s=self.sequence_s)
+        for name in ("step_s", "layer_s", "sequence_s"):
+            (value,) = as_floats("Overhead", **{name: getattr(self, name)})
+            if value.ndim or not np.isfinite(value):
+                raise ValueError(f"Overhead: {name} is {value}; allowed: one finite number")
+
+
+NO_OVERHEAD = Overhead(source="nothing fitted: kernels and communication alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +132,7 @@ def decode_step_s(
     hop_b: bool = False,
     routing: str = "balanced",
     n_draft: ArrayLike = 0,
-    overhead: Overhead | None = None,
+    overhead: Overhead = NO_OVERHEAD,
     bound: bool = False,
     transfer_from: str | None = None,
 ) -> DecodeStep:
@@ -184,7 +193,7 @@ def decode_step_s(
         if x.of.kind:
             parts["head_s"] = parts["head_s"] + _linear_s(x, on.n_tokens, on)
     sent = exchange.ends_s(on.n_tokens, d, of.config.n_vocab, layout=layout, on=net)
-    over = Overhead() if overhead is None or bound else overhead
+    over = NO_OVERHEAD if bound else overhead
     parts["overhead_s"] = over.step_s + over.layer_s * of.n_layers + over.sequence_s * here
     ends = parts["head_s"] + sent + parts["overhead_s"]
     hops = exchange.hand_over_s(on.n_tokens, d, layout=layout, on=net)
