@@ -84,12 +84,12 @@ class Layout:
 
     @property
     def n_replica(self):
-        """GPUs of one replica of attention in one stage: kvp · tp_attention."""
+        """GPUs of one replica of attention in one stage, kvp · tp_attention."""
         return self.kvp * self.tp_attention
 
     @property
     def n_stage(self):
-        """GPUs of one stage: kvp · tp_attention · dp."""
+        """GPUs of one stage, kvp · tp_attention · dp."""
         return self.n_replica * self.dp
 
     @property
@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def n_dense_ranks(self):
-        """GPUs that divide a dense FFN or a shared expert: the least common multiple of a replica and tp_ffn."""
+        """GPUs that divide a dense FFN or a shared expert, the least common multiple of a replica and tp_ffn."""
         found = np.lcm(self.n_replica, self.tp_ffn)
         return int(found) if self.shape == () else found
 
