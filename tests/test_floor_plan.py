@@ -29,7 +29,12 @@ WINGS = {
         {"nvfp4", "microscaling"},
         {"recipes", "checkpoint", "gptq"},
     ],
-    "serving": [{"pipeline", "sharded_attention"}, {"layout"}, {"decode", "prefill", "afd"}, {"frontier"}],
+    "serving": [
+        {"pipeline", "sharded_attention"},
+        {"layout", "slicing", "splitting"},
+        {"decode", "prefill", "afd"},
+        {"frontier"},
+    ],
     "report": [{"plotting", "claims"}, {"tables"}, {"review", "handover"}],
 }
 STANDS_ON = {

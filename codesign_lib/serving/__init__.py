@@ -1,0 +1,1 @@
+"""How a network is served: on many GPUs, to many users."""
