@@ -30,8 +30,10 @@ WINGS = {
         {"recipes", "checkpoint", "gptq"},
     ],
     "serving": [
-        {"pipeline", "sharded_attention"},
+        {"pipeline", "sharded_attention", "rules"},
         {"layout", "slicing", "splitting"},
+        {"shards"},
+        {"memory", "exchange"},
         {"decode", "prefill", "afd"},
         {"frontier"},
     ],

@@ -1,1 +1,1 @@
-"""How a network is served: on many GPUs, to many users."""
+"""How it is served: layouts over GPUs, memory, pipelines, prefill and decode steps by part."""
