@@ -88,6 +88,18 @@ def equal_time_chunks(
     return np.array(sizes, dtype=np.int64)
 
 
+def fixed_chunks(n_tokens: int, chunk_tokens: int) -> NDArray[np.int64]:
+    """Chunks of ``chunk_tokens``, the last with what is left. Single whole numbers of at least 1, else ValueError.
+
+    >>> fixed_chunks(10_000, 4096)
+    array([4096, 4096, 1808])
+    """
+    n, size = (
+        _one("fixed_chunks", **{name: x}) for name, x in (("n_tokens", n_tokens), ("chunk_tokens", chunk_tokens))
+    )
+    return np.minimum(size, n - np.arange(0, n, size))
+
+
 class Chunks(NamedTuple):
     """A slicing: lengths in granules, when the last stage is done, and what no slicing can be faster than."""
 
