@@ -34,6 +34,7 @@ WINGS = {
         {"layout", "slicing", "splitting"},
         {"shards"},
         {"memory", "exchange"},
+        {"parts"},
         {"decode", "prefill", "afd", "volumes"},
         {"first_token"},
         {"frontier"},
