@@ -141,6 +141,17 @@ def test_decoding_with_the_head_on_the_last_stage():
     assert pipeline.balance_fraction(np.ones((3, 5))).shape == (3,)
 
 
+def test_a_time_that_no_schedule_takes_is_not_explained():
+    # github.com/sgl-project/sglang/issues/34815: TP8 2.33 s, PP8 31.1 s; even one chunk takes 18.6 s
+    found = pipeline.explain(31.1, np.full((8, 1), 2.33))
+    assert found.most_s == found.least_s == pytest.approx(18.64)
+    assert found.beyond_s == pytest.approx(12.46)
+    assert "12.5 s are not explained by this model" in str(found)
+    four = pipeline.explain(10.0, np.full((8, 4), 2.33 / 4))
+    assert four.least_s == pytest.approx(18.64 * (4 + 7) / (8 * 4))
+    assert four.beyond_s == 0 and "between 6.41 and 18.6" in str(four)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -159,6 +170,9 @@ def test_decoding_with_the_head_on_the_last_stage():
         (lambda: pipeline.idle_fraction(np.zeros((2, 2))), "0 everywhere"),
         (lambda: pipeline.balance_fraction(3.0), r"shape \(\); allowed: at least one stage"),
         (lambda: pipeline.balance_fraction([0.0]), "0 everywhere"),
+        (lambda: pipeline.explain(1.0, np.ones((2, 3))), "measured_s is 1, 0.25 times the least, 4"),
+        (lambda: pipeline.explain(0.0, np.ones((2, 3))), "measured_s is 0.0"),
+        (lambda: pipeline.explain(9.0, np.ones((2, 2, 3))), r"shape \(2, 2, 3\); allowed: \[stage, chunk\]"),
         (lambda: pipeline.most_per_s(np.zeros((2, 2))), "0 everywhere"),
         (lambda: pipeline.served(np.ones((2, 2)), [1.0, 0.5]), "arrive_s goes down or is empty"),
         (lambda: pipeline.served(np.ones((2, 2)), []), "at least one arrival"),

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.tiling import whole
-from codesign_lib.specs.quantities import common_shape, not_negative
+from codesign_lib.specs.quantities import common_shape, not_negative, positive
 
 MANY = 256
 """Pipelines from which the recurrence is taken cell by cell, all pipelines at once."""
@@ -141,6 +141,46 @@ def balance_fraction(stage_s: ArrayLike) -> NDArray[np.float64]:
     if np.any(most == 0):
         raise ValueError("balance_fraction: stage_s is 0 everywhere; allowed: at least one time above 0")
     return stage.mean(axis=-1) / most
+
+
+class Explained(NamedTuple):
+    """A measured time beside what a pipeline can take: at least, and at most (nothing overlaps), and what is beyond."""
+
+    measured_s: float
+    least_s: float
+    most_s: float
+    beyond_s: float
+
+    def __str__(self) -> str:
+        if self.beyond_s == 0:
+            return f"{self.measured_s:.3g} s lies between {self.least_s:.3g} and {self.most_s:.3g} s"
+        return (
+            f"{self.measured_s:.3g} s: at least {self.beyond_s:.3g} s are not explained by this model "
+            f"({self.most_s:.3g} s at most)"
+        )
+
+
+def explain(measured_s: float, stage_s: ArrayLike, link_s: ArrayLike = 0.0) -> Explained:
+    """What of a measured time to first token these stages can explain, for one pipeline ``stage_s[stage, chunk]``.
+
+    At least is :py:func:`first_token_s`, at most every chunk after the other through all stages and links: whatever the
+    schedule, more is not the pipeline's. Raises ValueError for a time below the least, which means that the stages'
+    times are wrong, and one that is not a number above 0.
+
+    >>> print(explain(31.1, np.full((8, 1), 18.64 / 8)))          # eight stages, one chunk
+    31.1 s: at least 12.5 s are not explained by this model (18.6 s at most)
+    """
+    stage, link, _ = _times("explain", stage_s, link_s, 0.0)
+    (measured,) = positive("explain", measured_s=measured_s)
+    if stage.ndim != 2 or measured.ndim:
+        raise ValueError(f"explain: stage_s has shape {stage.shape}; allowed: [stage, chunk], and one measured_s")
+    least, most = float(first_token_s(stage, link)), float(stage.sum() + link.sum())
+    if measured < least * (1 - 1e-9):
+        raise ValueError(
+            f"explain: measured_s is {measured:.6g}, {measured / least:.3g} times the least, {least:.6g}; "
+            "allowed: at least that. Check the stages' times and the number of chunks"
+        )
+    return Explained(float(measured), least, most, max(float(measured) - most, 0.0))
 
 
 class Served(NamedTuple):

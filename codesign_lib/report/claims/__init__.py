@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import attention, chips, dimensioning, roofline
+from codesign_lib.report.claims import attention, chips, dimensioning, pipeline, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -35,6 +35,14 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "latent_heads": attention.latent_heads,
     "expert_ranks": attention.expert_ranks,
     "user_questions": attention.user_questions,
+    "bubbles": pipeline.bubbles,
+    "slicings": pipeline.slicings,
+    "stage_orders": pipeline.stage_orders,
+    "sent": pipeline.sent,
+    "first_tokens": pipeline.first_tokens,
+    "scaling": pipeline.scaling,
+    "outside": pipeline.outside,
+    "figure9": pipeline.figure9,
 }
 
 
