@@ -31,7 +31,7 @@ WINGS = {
     ],
     "serving": [
         {"pipeline", "sharded_attention", "rules"},
-        {"layout", "slicing", "splitting"},
+        {"layout", "slicing", "splitting", "tuning"},
         {"shards"},
         {"memory", "exchange"},
         {"parts"},
