@@ -25,6 +25,9 @@ LIMITS = {
     "second_s": (2e-5, 1e-7, 1e-3),
     "second_fraction": (0.7, 0.05, 1.0),
 }
+# which protocol is which: the first is the slow one, quick to start
+NCCL_LIMITS = LIMITS | {"first_fraction": (0.1, 1e-4, 0.5), "second_fraction": (0.7, 0.5, 1.0)}
+NCCL_LIMITS |= {"own_fraction": (0.5, 1e-3, 1.0)}
 ENGINE_LIMITS = LIMITS | {"hop_s": (1e-6, 1e-8, 1e-4), "first_fraction": (0.5, 1e-3, 1.0)}
 MOE_LIMITS = {
     "floor_s": (2e-5, 1e-6, 1e-3),
@@ -34,6 +37,7 @@ MOE_LIMITS = {
 
 
 class Table(NamedTuple):
+    kernel: str
     operation: str
     chip: str
     engine: str
@@ -44,12 +48,14 @@ def tables() -> Iterator[Table]:
     for chip in measured.CHIPS:
         t = measured.nccl(chip)
         for operation, rows in t.groupby("op"):
-            yield Table(operation, chip, "nccl", split(rows))
+            yield Table(operation, operation, chip, "nccl", split(rows))
+        inside = collectives.node_ranks(hardware.chip(chip))
         for engine in measured.ENGINES:
             rows = measured.all_reduce(chip, engine)
-            if chip == "gb300":
-                rows = rows[rows.n_ranks <= 4]  # between trays engines take other paths, measured here alone
-            yield Table("all_reduce", chip, engine, split(rows))
+            yield Table("all_reduce", "all_reduce", chip, engine, split(rows[rows.n_ranks <= inside]))
+            between = rows[rows.n_ranks > inside]
+            if engine == "trtllm" and len(between):  # SGLang takes NCCL there
+                yield Table(collectives.BETWEEN_TRAYS, "all_reduce", chip, engine, split(between))
 
 
 def split(rows: pd.DataFrame) -> pd.DataFrame:
@@ -75,22 +81,34 @@ def moe_rows() -> Iterator[dict]:
             limits = MOE_LIMITS | {"floor_s": (float(latency_s.min()), 1e-6, 1e-3)}
             numbers = fitting.rounded(fitting.solve(law, latency_s, limits))
             found = fitting.errors(law(numbers), latency_s)
-            yield fitting.row(f"moe_{phase}", "gb200", "trtllm", f"ep{ep:.0f}", numbers, found, len(t), len(t))
+            yield fitting.row(f"moe_{phase}", "gb200", "trtllm", f"ep{ep:.0f}", numbers, found, len(t), 0)
+
+
+STARTS = (0.02, 0.1)  # of first_fraction: the fit has more than one valley
+
+
+def fit(t: Table, seen: pd.DataFrame) -> dict[str, float]:
+    limits, latency_s = NCCL_LIMITS if t.engine == "nccl" else ENGINE_LIMITS, seen.latency_s.to_numpy()
+    starts = STARTS if t.engine == "nccl" else (ENGINE_LIMITS["first_fraction"][0],)
+    found = []
+    for start in starts:
+        within = limits | {"first_fraction": (start, *limits["first_fraction"][1:])}
+        found.append(fitting.rounded(fitting.solve(lambda x: form_s(t, seen, x), latency_s, within)))
+    return min(found, key=lambda x: np.mean(np.abs(np.log(form_s(t, seen, x) / latency_s))))
 
 
 def main() -> int:
     out = []
     for t in tables():
         seen, held = t.rows[~t.rows.held_out], t.rows[t.rows.held_out]
-        limits = LIMITS if t.engine == "nccl" else ENGINE_LIMITS
-        numbers = fitting.solve(lambda x, t=t, seen=seen: form_s(t, seen, x), seen.latency_s.to_numpy(), limits)
-        numbers = fitting.rounded(numbers)
+        numbers = fit(t, seen)
         found = fitting.errors(form_s(t, held, numbers), held.latency_s.to_numpy())
-        out.append(fitting.row(*t[:3], "any", numbers, found, len(seen), len(held)))
-        print(f"{' '.join(t[:3]):40s} {100 * found[0]:5.1f} / {100 * found[1]:4.1f}", numbers)
-    out.sort(key=lambda r: collectives.OPERATIONS.index(r["kernel"]))
+        out.append(fitting.row(t.kernel, t.chip, t.engine, "any", numbers, found, len(seen), len(held)))
+        print(f"{t.kernel} {t.chip} {t.engine:20s} {100 * found[0]:5.1f} / {100 * found[1]:4.1f}", numbers)
+    kernels = (*collectives.OPERATIONS, collectives.BETWEEN_TRAYS)
+    out.sort(key=lambda r: kernels.index(r["kernel"]))
     out += moe_rows()
-    fitting.replace_rows({*collectives.OPERATIONS, "moe_dispatch", "moe_combine"}, out)
+    fitting.replace_rows({*kernels, "moe_dispatch", "moe_combine"}, out)
     return 0
 
 

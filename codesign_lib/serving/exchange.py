@@ -187,7 +187,7 @@ def hand_over_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Networ
     if np.all(pp == 1):
         return np.zeros(np.broadcast_shapes(np.shape(n_tokens), pp.shape))
     size, across = _VECTOR * d_model * n_tokens, np.asarray(layout.n_gpus) > on.chip.n_scale_up
-    one = collectives.point_to_point_s(size, chip=on.chip)
+    one = collectives.point_to_point_s(size, chip=on.chip, bound=True)
     if np.any(across):
-        one = np.where(across, collectives.point_to_point_s(size, chip=on.chip, across=True), one)
+        one = np.where(across, collectives.point_to_point_s(size, chip=on.chip, across=True, bound=True), one)
     return (pp - 1) * one

@@ -10,6 +10,7 @@ replicas waiting for each other, the host, moving the cache to where it is decod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +117,7 @@ def first_token(
         chunks=sizes,
         stage_layers=stages,
         stage_s=np.add.reduceat(costs.cost_s, np.cumsum(rows) - rows, axis=0),
-        link_s=_links(sizes, of, c, layout),
+        link_s=_links(sizes, of, c, layout, how),
         parts_s={name: float(x.sum()) for name, x in costs.parts_s.items()},
     )
 
@@ -189,7 +190,7 @@ def tuned_chunks(
     np.add.at(holds, (np.repeat(np.arange(layout.pp), _rows(stages)), costs.order), 1.0)
     begin = [_best_if_alike(costs.total_s / layout.pp, layout.pp).sizes]
     begin += [slicing.fixed_chunks(n, size) for size in 2 ** np.arange(n.bit_length())]
-    links = _links(granule * np.arange(1, n + 1), of, c, layout)
+    links = _links(granule * np.arange(1, n + 1), of, c, layout, how)
     sizes, _ = tuning.tuned_chunks(np.tensordot(holds, kinds, axes=1), begin, links)
     return granule * sizes
 
@@ -245,13 +246,17 @@ def _stages(subject: str, model: Model, layout: Layout, stage_layers: ArrayLike 
     return stages.astype(np.int64)
 
 
-def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout) -> NDArray[np.float64]:
+def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout, how: Mapping[str, object]) -> NDArray[np.float64]:
     """Seconds of handing a chunk's hidden states on: over the scale-up links where both stages share a domain."""
     if layout.pp == 1:
         return np.zeros((0, sizes.size))
     message = BF16.bytes_per_element * model.config.d_model * sizes
     domain = np.floor(np.arange(layout.pp) * layout.n_stage / chip.n_scale_up)
     across = (np.diff(domain) > 0) | (layout.n_stage > chip.n_scale_up)
-    inside = point_to_point_s(message, chip=chip)
-    outside = point_to_point_s(message, chip=chip, across=True) if across.any() else inside
+    by = {x: how[x] for x in ("bound", "transfer_from") if x in how}
+    inside = outside = 0.0
+    if not across.all():
+        inside = point_to_point_s(message, chip=chip, **by)
+    if across.any():
+        outside = point_to_point_s(message, chip=chip, across=True, bound=True)  # a bound is all there is
     return np.where(across[:, None], outside, inside)

@@ -36,7 +36,7 @@ def tuned_chunks(
     >>> done_s                                                           # 142 is the best there is
     142.0
     """
-    cost, link = not_negative("tuned_chunks", cost_s=cost_s, link_s=link_s)
+    (cost,), (link,) = not_negative("tuned_chunks", cost_s=cost_s), not_negative("tuned_chunks", link_s=link_s)
     if cost.ndim != 3 or cost.shape[1] != cost.shape[2]:
         raise ValueError(f"tuned_chunks: cost_s has shape {cost.shape}; allowed: [stage, start, length − 1]")
     n = cost.shape[1]
