@@ -1,7 +1,7 @@
 """Fits the numbers of collectives in data/calibration.csv on the measured tables; some seconds.
 
 Rows are split by a checksum of ranks and bytes: one half is fitted, the other only judged. The published table of
-TensorRT-LLM's all-to-all is too small to split: its errors are those of the fitted points.
+TensorRT-LLM's all-to-all is too small to split: its errors are those of each point left out in turn.
 """
 
 from __future__ import annotations
@@ -68,20 +68,34 @@ def form_s(t: Table, rows: pd.DataFrame, numbers: Mapping[str, float]) -> np.nda
     return collectives.form_s(t.operation, *sizes, link_bytes_per_s=link, engine=t.engine, numbers=numbers)
 
 
+def moe_law_s(moved: np.ndarray, x: Mapping[str, float]) -> np.ndarray:
+    return np.maximum(x["floor_s"], x["offset_s"] + moved / x["moved_bytes_per_s"])
+
+
+def fit_moe(moved: np.ndarray, latency_s: np.ndarray) -> dict[str, float]:
+    limits = MOE_LIMITS | {"floor_s": (float(latency_s.min()), 1e-6, 1e-3)}
+    return fitting.rounded(fitting.solve(lambda x: moe_law_s(moved, x), latency_s, limits))
+
+
+def moe_points(phase: str, ep: float) -> tuple[np.ndarray, np.ndarray]:
+    t = published.table("moe_all_to_all").where(ep=float(ep))
+    return t["n_tokens"] * min(ep, 8) * 7168 * 2, t[f"{phase}_s"]
+
+
+def left_out_s(phase: str, ep: float) -> np.ndarray:
+    """Each published point by the law fitted to the others."""
+    moved, latency_s = moe_points(phase, ep)
+    others = [np.arange(len(moved)) != i for i in range(len(moved))]
+    return np.array([moe_law_s(m, fit_moe(moved[o], latency_s[o])) for m, o in zip(moved, others, strict=True)])
+
+
 def moe_rows() -> Iterator[dict]:
-    table = published.table("moe_all_to_all")
     for phase in ("dispatch", "combine"):
-        for ep in dict.fromkeys(table["ep"].tolist()):
-            t = table.where(ep=ep)
-            moved, latency_s = t["n_tokens"] * min(ep, 8) * 7168 * 2, t[f"{phase}_s"]
-
-            def law(x: Mapping[str, float], moved=moved) -> np.ndarray:
-                return np.maximum(x["floor_s"], x["offset_s"] + moved / x["moved_bytes_per_s"])
-
-            limits = MOE_LIMITS | {"floor_s": (float(latency_s.min()), 1e-6, 1e-3)}
-            numbers = fitting.rounded(fitting.solve(law, latency_s, limits))
-            found = fitting.errors(law(numbers), latency_s)
-            yield fitting.row(f"moe_{phase}", "gb200", "trtllm", f"ep{ep:.0f}", numbers, found, len(t), 0)
+        for ep in dict.fromkeys(published.table("moe_all_to_all")["ep"].tolist()):
+            moved, latency_s = moe_points(phase, ep)
+            held = fitting.errors(left_out_s(phase, ep), latency_s)
+            key = (f"moe_{phase}", "gb200", "trtllm", f"ep{ep:.0f}", fit_moe(moved, latency_s))
+            yield fitting.row(*key, held, len(moved), len(moved))
 
 
 STARTS = (0.02, 0.1)  # of first_fraction: the fit has more than one valley
