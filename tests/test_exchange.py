@@ -69,7 +69,7 @@ def test_all_to_all_does_not_grow_with_ranks_and_all_gather_does():
 def test_tensor_parallel_experts_end_in_an_all_reduce():
     at = Layout(tp_attention=8, ep=8)
     assert exchange.experts_s(64, **ROUTED, layout=at, on=GB200) == collectives.all_reduce_s(
-        64 * 7168 * 2, n_ranks=8, chip="gb200", engine="trtllm"
+        64 * 7168 * 2, n_ranks=8, chip="gb200", engine="trtllm", transfer_from="gb300"
     )
     assert exchange.dense_s(64, 7168, layout=at, n_ranks=8, on=GB200) == exchange.experts_s(
         64, **ROUTED, layout=Layout(tp_attention=8, tp_ffn=8), on=GB200
