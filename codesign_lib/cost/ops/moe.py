@@ -88,7 +88,7 @@ def busiest_share(
 
     for ranks of E/R experts whose loads vary by v (standard deviation over mean), their sum taken as log-normal:
     :math:`z_R` is the largest of R normal draws, Blom's :math:`\Phi^{-1}\left(\frac{R - 3/8}{R + 1/4}\right)`. At most
-    R, and at most every token on every expert of the rank. Within 15 % of what draws from the law give, but for one or
+    R, and at most every token on every expert of the rank. Within 20 % of what draws from the law give, but for one or
     two experts a rank (up to 35 %). Sizes as in :py:func:`woken`; experts that the ranks do not divide: ValueError.
 
     >>> sizes = dict(n_experts=256, n_chosen=8, routing="skewed")
