@@ -108,7 +108,9 @@ def busiest_share(
         return np.ones(np.broadcast_shapes(m.shape, e.shape, c.shape, ranks.shape))[()]
     low, high, mean, square = _power_law(m, e, c, skew)
     largest = (low ** (1 - skew) + e / (e + 1) * (high ** (1 - skew) - low ** (1 - skew))) ** (1 / (1 - skew))
-    z = np.vectorize(lambda r: NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0, [np.float64])(ranks)
+    one, of = np.unique(ranks, return_inverse=True)
+    normal = [NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0 for r in one.tolist()]
+    z = np.array(normal)[of].reshape(ranks.shape)
     variance = np.log1p(np.maximum(square / mean**2 - 1, 0) * ranks / e)
     share = np.where(ranks > 1, np.exp(np.sqrt(variance) * z - variance / 2), 1.0)
     share = np.minimum(share, np.maximum(largest / mean, 1))
