@@ -255,8 +255,8 @@ ax.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# **The fourth prediction is wrong for every model that mixes layers which see the whole context with layers which do
-# not**, unless each stage has the same mix. Four regular patterns, each with a number of stages that its period divides
+# **The fourth prediction is wrong for models that mix layers which see the whole context with layers which do not**, unless
+# each stage has about the same mix, as Qwen3.5's do. Four regular patterns, each with a number of stages that its period divides
 # and one that it does not: mean over largest stage at 8K and at 512K.
 
 # %%
