@@ -181,9 +181,13 @@ def latent_prefill_form_s(
     chip: Chip | str,
     fmt: Format | str,
     numbers: Mapping[str, float],
+    n_prefix: ArrayLike = 0,
 ) -> NDArray[np.float64]:
-    """The form of prefill with any numbers: tokens, batch, heads, sizes of keys and values; not checked."""
+    """The form of prefill with any numbers: tokens, batch, heads, sizes of keys and values; not checked.
+
+    A prefix is taken as expanded already (or absorbed).
+    """
     fmt = as_format(fmt)
     moved = BF16.bytes_per_element + (0 if fmt == BF16 else 2 * fmt.bytes_per_element)  # read, and written and read
     streams = 1 if absorbed else h
-    return prefill_form_s(n, 0, b, h, streams, d, v, chip=chip, fmt=fmt, numbers=numbers, input_bytes=moved)
+    return prefill_form_s(n, n_prefix, b, h, streams, d, v, chip=chip, fmt=fmt, numbers=numbers, input_bytes=moved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import attention, chips, dimensioning, nvfp4, roofline
+from codesign_lib.report.claims import attention, chips, dimensioning, nvfp4, pipeline, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -46,6 +46,14 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "checkpoints": nvfp4.checkpoints,
     "figure7": nvfp4.figure7,
     "kv_cache": nvfp4.kv_cache,
+    "bubbles": pipeline.bubbles,
+    "slicings": pipeline.slicings,
+    "stage_orders": pipeline.stage_orders,
+    "sent": pipeline.sent,
+    "first_tokens": pipeline.first_tokens,
+    "scaling": pipeline.scaling,
+    "outside": pipeline.outside,
+    "figure9": pipeline.figure9,
 }
 
 
