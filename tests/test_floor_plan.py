@@ -13,7 +13,7 @@ WINGS = {
         {"formats", "quantities"},
         {"published", "hf_config"},
         {"caches", "patterns", "weights"},
-        {"parameters"},
+        {"parameters", "module_names"},
         {"hardware", "models"},
     ],
     "cost": [
@@ -30,7 +30,7 @@ WINGS = {
         {"recipes", "checkpoint", "gptq"},
     ],
     "serving": [{"pipeline", "sharded_attention"}, {"layout"}, {"decode", "prefill", "afd"}, {"frontier"}],
-    "report": [{"plotting", "claims"}, {"tables"}, {"review", "handover"}],
+    "report": [{"plotting", "claims"}, {"tables", "nvfp4_plan"}, {"review", "handover"}],
 }
 STANDS_ON = {
     "specs": set(),
