@@ -251,3 +251,29 @@ class TestRealPackages:
         # only where one package computes scales in bfloat16
         assert set(zip(rows["package"][~exact], rows["dtype"][~exact], strict=True)) == {("llmcompressor", "bfloat16")}
         assert {"bfloat16", "float32"} == set(rows["dtype"][exact])
+
+
+class TestReleases:
+    """What NVIDIA's own releases do, by their records."""
+
+    def share(self, kind: str, column: str = "nvfp4_fraction"):
+        rows = table("validation/handover_released")
+        return rows[column][rows["kind"] == kind]
+
+    def test_experts_go_to_nvfp4_everywhere_and_so_they_do_here(self):
+        assert len(self.share("expert")) >= 18
+        assert (self.share("expert") == 1).all() and (self.share("expert", "ours_nvfp4_fraction") == 1).all()
+
+    def test_attention_mostly_stays_and_is_little(self):
+        assert (self.share("attention") == 0).mean() > 0.8
+        rows = table("validation/handover_released")
+        with_experts = {r for r, kind in zip(rows["release"], rows["kind"], strict=True) if kind == "expert"}
+        small = [f for r, kind, f in zip(*(rows[c] for c in ("release", "kind", "params_fraction")), strict=True)
+                 if kind == "attention" and r in with_experts]  # fmt: skip
+        assert max(small) < 0.05
+
+    def test_indexers_stay_here_as_there(self):
+        assert not self.share("indexer").any() and not self.share("indexer", "ours_nvfp4_fraction").any()
+
+    def test_heads_mostly_stay(self):
+        assert (self.share("head") == 0).sum() > 4 * (self.share("head") == 1).sum() > 0
