@@ -40,6 +40,7 @@ from codesign_lib.lowbit import checkpoint, nvfp4  # noqa: E402
 from codesign_lib.report import handover  # noqa: E402
 from codesign_lib.report.nvfp4_plan import KEPT, Entry, Plan, plan  # noqa: E402
 from codesign_lib.specs import module_names  # noqa: E402
+from codesign_lib.specs.formats import Precision  # noqa: E402
 from codesign_lib.specs.models import MODELS, Model  # noqa: E402
 
 DATA = Path(str(files("codesign_lib"))) / "data"
@@ -56,11 +57,26 @@ _EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (TINY | dict(model_type="llama"), {}),
     "llama, first and last layer high": (TINY | dict(model_type="llama"), dict(n_first=1, n_last=1)),
+    "llama, activations in BF16, cache in FP8": (
+        TINY | dict(model_type="llama"),
+        dict(precision=Precision(weights="nvfp4", activations="bf16", kv="fp8")),
+    ),
+    "llama, head too": (
+        TINY | dict(model_type="llama"),
+        dict(precision=Precision(weights="nvfp4", activations="nvfp4", kv="bf16", head="nvfp4")),
+    ),
     "qwen3, attention high": (TINY | dict(model_type="qwen3"), dict(keep=(*KEPT, "attention"))),
     "qwen3_moe": (TINY | dict(model_type="qwen3_moe") | _EXPERTS, {}),
     "qwen3_5_text": (TINY | dict(model_type="qwen3_5_text", num_hidden_layers=4, linear_conv_kernel_dim=4,
                                  linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=64,
                                  linear_value_head_dim=64), {}),
+    "nemotron_h, recurrent layers too": (
+        TINY | dict(model_type="nemotron_h", layers_block_type=["mamba", "moe", "attention", "mamba"],
+                    mamba_num_heads=8, mamba_head_dim=64, ssm_state_size=64, n_groups=2, conv_kernel=4,
+                    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, n_shared_experts=1,
+                    moe_shared_expert_intermediate_size=128, n_group=1, topk_group=1, num_hidden_layers=4),
+        dict(keep=()),
+    ),
     "deepseek_v3": (TINY | dict(model_type="deepseek_v3", q_lora_rank=128, kv_lora_rank=128, qk_nope_head_dim=64,
                                 qk_rope_head_dim=64, v_head_dim=64, n_routed_experts=4, num_experts_per_tok=2,
                                 n_shared_experts=1, moe_intermediate_size=128, n_group=1, topk_group=1,
@@ -262,9 +278,9 @@ def compared(made: Plan, variant: str, weights: dict[str, np.ndarray], theirs: S
 
 def members(name: str, entry: Entry, weights: dict[str, np.ndarray]) -> list[str]:
     """The modules that run as one with this."""
-    stem = name.rpartition(".")[0]
-    siblings = {m.rpartition(".")[2] for m in entry.modules}
-    return [f"{stem}.{s}" for s in sorted(siblings) if f"{stem}.{s}" in weights]
+    stem, dot, _ = name.rpartition(".")
+    names = (f"{stem}{dot}{module.rpartition('.')[2]}" for module in entry.modules)
+    return [n for n in names if n in weights]
 
 
 def stored_global(w: np.ndarray, amax: float, variant: str) -> np.float32:

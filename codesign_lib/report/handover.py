@@ -19,7 +19,7 @@ _NVFP4 = dict(num_bits=(2, 1), block_sizes={-1: 16, "type": "dynamic", "scale_bi
 _FP8 = dict(num_bits=(4, 3))
 # Beside the language model's layers; what a config does not show, or not as linear layers.
 _OUTSIDE = {
-    "mtp": "a module that predicts further tokens: its mistakes cost speed, but it is small",
+    "mtp": "it predicts further tokens: small, and what it gets wrong costs speed",
     "visual": "vision: not part of the language model, and its sizes need not be multiples of 16",
 }
 _VISION = ("visual", "vision_tower", "vision_model", "embed_vision", "multi_modal_projector", "mm_projector")

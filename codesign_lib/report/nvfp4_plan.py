@@ -15,6 +15,8 @@ from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as named
 from codesign_lib.specs.module_names import Module
 
+# K and N that a GEMM takes: ModelOpt 0.47, torch/quantization/backends/nvfp4_gemm.py. Block scales come in tiles of
+# 128 rows by 4 blocks of 16: cuBLAS documentation, block scaling factors layout.
 K_MULTIPLE, N_MULTIPLE, N_TILE = 64, 32, 128
 KINDS = {
     "attention": "attention is a small part of the weights, and more of the error than its share",
@@ -156,9 +158,9 @@ def _decision(group: list[Module], keep: set[str], end: str, tp: int, *, gated: 
         return False, end
     if group[0].weight == "output gate":
         return False, "gates attention's output, and a gate does not bear the error"
-    if "q_proj" in names and gated:
+    if "q_proj" in names and gated:  # ModelOpt issue 2091: perplexity 65 where about 10 is right
         return False, "the queries' projection also gates attention's output, and a gate does not bear the error"
-    if "kv_b_proj" in names:
+    if "kv_b_proj" in names:  # vLLM, v1/attention/backends/mla/common.py: dequantised when loaded
         return False, "engines fold it into queries and outputs at decode, in BF16"
     if names & {"in_proj_a", "in_proj_b", "x_proj", "dt_proj"}:
         return False, "makes the decay and step of a recurrent state, small and sensitive"
