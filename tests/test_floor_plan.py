@@ -29,7 +29,15 @@ WINGS = {
         {"nvfp4", "microscaling"},
         {"recipes", "checkpoint", "gptq"},
     ],
-    "serving": [{"pipeline", "sharded_attention"}, {"layout"}, {"decode", "prefill", "afd"}, {"frontier"}],
+    "serving": [
+        {"pipeline", "sharded_attention", "rules"},
+        {"layout"},
+        {"shards"},
+        {"memory", "exchange"},
+        {"parts"},
+        {"decode", "prefill", "afd"},
+        {"frontier"},
+    ],
     "report": [{"plotting", "claims"}, {"tables", "nvfp4_plan"}, {"review", "handover"}],
 }
 STANDS_ON = {
