@@ -13,7 +13,7 @@ WINGS = {
         {"formats", "quantities"},
         {"published", "hf_config", "scores"},
         {"caches", "patterns", "weights"},
-        {"parameters"},
+        {"parameters", "module_names"},
         {"hardware", "models"},
     ],
     "cost": [
@@ -39,7 +39,7 @@ WINGS = {
         {"first_token"},
         {"frontier"},
     ],
-    "report": [{"plotting", "claims"}, {"tables"}, {"review", "handover"}],
+    "report": [{"plotting", "claims"}, {"tables", "nvfp4_plan"}, {"review", "handover"}],
 }
 STANDS_ON = {
     "specs": set(),

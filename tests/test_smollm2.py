@@ -62,6 +62,21 @@ class TestForwardPass:
             smollm2.blocks(model, h), h + v @ model.weights["blk.0.attn_output"].T, rtol=1e-4, atol=1e-4
         )
 
+    def test_two_query_heads_share_a_key_value_head(self):
+        model = tiny(n_layers=1)
+        model.weights["blk.0.ffn_down"][:] = 0
+        h = smollm2.embed(model, self.ids)
+        x = (h / np.sqrt(np.mean(h * h, axis=-1, keepdims=True) + model.eps))[0]
+        q, k, v = (x @ model.weights[f"blk.0.attn_{n}"].T for n in "qkv")
+        angles, mixed = smollm2._angles(8, 8, model.rope_base), []
+        for head in range(4):
+            own, shared = slice(8 * head, 8 * head + 8), slice(8 * (head // 2), 8 * (head // 2) + 8)
+            scores = smollm2._rotated(q[:, own], angles) @ smollm2._rotated(k[:, shared], angles).T / np.sqrt(8)
+            scores = np.exp(np.where(np.tri(8) > 0, scores, -np.inf))
+            mixed.append(scores / scores.sum(axis=1, keepdims=True) @ v[:, shared])
+        expected = h[0] + np.concatenate(mixed, axis=1) @ model.weights["blk.0.attn_output"].T
+        np.testing.assert_allclose(smollm2.blocks(model, h)[0], expected, rtol=1e-4, atol=1e-4)
+
     def test_only_the_distance_between_positions_counts(self):
         cos, sin = smollm2._angles(12, 8, 100.0)
         rng = np.random.default_rng(0)
@@ -86,6 +101,8 @@ class TestForwardPass:
         assert everything.fraction() == 1 and nothing.fraction() == 0
         assert 0.004 < low.relmse < 0.012
         assert not np.allclose(logits(model, self.ids, linear=everything), logits(model, self.ids), rtol=1e-3)
+        replaced = model._replace(weights=dict(model.weights) | low.of)
+        assert np.array_equal(logits(model, self.ids, linear=trials.Low(model, low.of)), logits(replaced, self.ids))
 
     def test_fused_matrices_share_one_scale(self):
         model = tiny()
@@ -98,7 +115,11 @@ class TestForwardPass:
     def test_int4_keeps_the_largest_of_each_group(self):
         x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
         y = trials.int4(x).reshape(-1, 32)
-        np.testing.assert_allclose(np.abs(y).max(axis=1), np.abs(x.reshape(-1, 32)).max(axis=1), rtol=1e-6)
+        largest = np.abs(x.reshape(-1, 32)).max(axis=1, keepdims=True)
+        np.testing.assert_allclose(np.abs(y).max(axis=1, keepdims=True), largest, rtol=1e-6)
+        steps = y / (largest / 7)
+        np.testing.assert_allclose(steps, np.rint(steps), atol=1e-4)
+        assert np.abs(y - x.reshape(-1, 32)).max() <= largest.max() / 14 + 1e-6
         assert not trials.int4(np.zeros((1, 32), np.float32)).any()
 
 
