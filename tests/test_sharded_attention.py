@@ -1,4 +1,4 @@
-"""Attention over shards of the cache against attention over the whole of it, and against a loop that is easy to read."""
+"""Attention over shards of the cache against attention over the whole of it, and against plain loops."""
 
 import math
 
@@ -170,6 +170,10 @@ class TestOwners:
                 sharded.owners(n_tokens, n_shards=n_shards, block_tokens=block_tokens), minlength=n_shards
             )
             assert held.sum() == n_tokens and held.max() - held.min() <= block_tokens
+
+    def test_a_block_stays_together(self):
+        owner = sharded.owners(96, n_shards=3, block_tokens=8).reshape(-1, 8)
+        assert (owner == owner[:, :1]).all() and owner[:, 0].tolist() == [0, 1, 2] * 4
 
     def test_an_owner_stays(self):
         many = sharded.owners(1000, n_shards=7, block_tokens=16)

@@ -66,7 +66,8 @@ def attend(
     n_heads, d, (n_tokens, n_kv_heads) = q.shape[-2], q.shape[-1], k.shape[-3:-1]
     if k.shape[-1] != d or v.shape[-3:-1] != (n_tokens, n_kv_heads):
         raise ValueError(
-            f"attend: queries {q.shape}, keys {k.shape}, values {v.shape}; allowed: (…, H, d), (…, S, K, d), (…, S, K, v)"
+            f"attend: queries {q.shape}, keys {k.shape}, values {v.shape}; "
+            "allowed: (…, H, d), (…, S, K, d), (…, S, K, v)"
         )
     if not n_kv_heads or n_heads % n_kv_heads:
         raise ValueError(f"attend: {n_heads} query heads on {n_kv_heads} key-value heads; allowed: a multiple of them")
