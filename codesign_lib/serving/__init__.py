@@ -1,1 +1,1 @@
-"""How a model is served: who holds what, and what a step takes."""
+"""How it is served: layouts over GPUs, memory, decode steps by part."""
