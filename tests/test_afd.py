@@ -61,6 +61,13 @@ class TestRatio:
 
 
 class TestSpeedup:
+    @pytest.mark.parametrize(
+        ("shares", "batches", "published"), [((43.4, 16.2, 40.5), 72 / 48, 1.45), ((48.2, 15.3, 36.4), 36 / 24, 1.38)]
+    )
+    def test_published_predictions(self, shares, batches, published):
+        names = dict(zip(("attention_s", "dense_s", "moe_s"), shares, strict=True))
+        assert afd.speedup(batch_ratio=batches, **names, n_attention=17, n_ffn=1) == pytest.approx(published, abs=0.01)
+
     def test_nothing_gained_without_room(self):
         # same batch, one micro-batch, experts for nothing: only the GPU that was added is lost
         found = afd.speedup(batch_ratio=1, attention_s=1, dense_s=1, moe_s=0, n_attention=3, n_ffn=1, n_micro=1)

@@ -37,6 +37,11 @@ def test_the_larger_of_arithmetic_and_traffic():
     assert rental.attention_usd(**(ask | {"kv_bytes": [0, 1e9]})).shape == (2,)
 
 
+def test_sparsity_bound_as_printed():
+    found = [float(rental.least_active_share(7168, 61, on=x)) for x in ("h800", "h20", "a800", "ascend_910b")]
+    np.testing.assert_allclose(found, [0.058, 0.007, 0.031, 0.034], atol=0.0005)
+
+
 def test_sparsity_bound_grows_with_the_model_and_shrinks_with_the_network():
     h800 = rental.accelerator("h800")
     one = rental.least_active_share(7168, 61, on=h800)
