@@ -214,6 +214,18 @@ def valid(
     return good
 
 
+def check(subject: str, layout: Layout, model: Model, precision: Precision | None = None) -> None:
+    """Raises ValueError for ``subject`` where a layout is not valid for the model, with all that is wrong with it."""
+    if not isinstance(layout, Layout):
+        raise ValueError(f"{subject}: layout is {layout!r:.60}; allowed: a Layout")
+    bad = ~valid(layout, model, precision=precision)
+    if np.any(bad):
+        at = np.unravel_index(np.argmax(bad), bad.shape)
+        first = layout[at] if bad.shape else layout  # raises where the products differ
+        reasons = "; ".join(str(x) for x in violations(first, model, precision=precision))
+        raise ValueError(f"{subject}: {model} does not divide as {first}: {reasons}")
+
+
 def layouts(
     n_gpus: ArrayLike, model: Model | str, *, precision: Precision | None = None, copies: bool = True
 ) -> Layout:
