@@ -34,6 +34,7 @@ WINGS = {
         {"layout"},
         {"shards"},
         {"memory", "exchange"},
+        {"parts"},
         {"decode", "prefill", "afd"},
         {"frontier"},
     ],
