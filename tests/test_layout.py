@@ -32,6 +32,7 @@ def test_products_of_the_two_halves_are_equal():
     mixed = Layout(kvp=2, tp_attention=2, dp=2, tp_ffn=4, ep=2, pp=3)
     assert (mixed.n_replica, mixed.n_stage, mixed.n_gpus, mixed.n_dense_ranks) == (4, 8, 24, 4)
     assert Layout(dp=8, tp_ffn=8).n_dense_ranks == 8
+    assert Layout(tp_attention=2, dp=6, tp_ffn=3, ep=4).n_dense_ranks == 6
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, np.nan, np.inf, True, "2", None, [1, 0]], ids=repr)

@@ -97,7 +97,7 @@ class DecodeStep:
 
     @property
     def step_s(self) -> NDArray[np.float64]:
-        """Seconds of the whole step: time per output token (TPOT) when every step makes one."""
+        """Seconds of the whole step, the time per output token (TPOT) when every step makes one."""
         return sum(self.parts_s.values())
 
 
