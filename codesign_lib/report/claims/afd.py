@@ -62,7 +62,8 @@ def step3_costs() -> Iterator[Pair]:
     costs = published.table("step3_costs")
     for model, part, context, *printed in zip(*(costs[c].tolist() for c in costs.columns), strict=True):
         for on, value in zip(rental.ACCELERATORS, printed, strict=True):
-            what = f"{title(model)}, {part}{f' at {context:,.0f}' if part == 'attention' else ''}, {rental.accelerator(on)}, $ a million"
+            at = f" at {context:,.0f}" if part == "attention" else ""
+            what = f"{title(model)}, {part}{at}, {rental.accelerator(on)}, $ a million"
             key = f"step3_costs/{model}/{part}/{context:.0f}/{on}"
             ours = partial(usd, model, part, context, on)
             yield exact(key, what, value, f"{STEP3}, table 6", ours, quantum=COST_QUANTUM)
