@@ -66,9 +66,11 @@ r1, llama, in_fp4 = models.model("deepseek_r1"), models.model("llama_3_1_405b"),
 # layer
 #
 # $$
-# T_{KV} = B \cdot 2 \left\lceil \frac{K}{\text{TP}_A} \right\rceil d\, \frac{S}{\text{KVP}}\, \frac{b}{W}, \qquad
-# T_W = \left(2 H \frac{Q}{\text{TP}_A} d + 2 H \left\lceil \frac{K}{\text{TP}_A} \right\rceil d
+# \begin{aligned}
+# T_{KV} &= B \cdot 2 \left\lceil \frac{K}{\text{TP}_A} \right\rceil d\, \frac{S}{\text{KVP}}\, \frac{b}{W} \\
+# T_W &= \left(2 H \frac{Q}{\text{TP}_A} d + 2 H \left\lceil \frac{K}{\text{TP}_A} \right\rceil d
 #       + \frac{3 H F}{\text{TP}_F}\right) \frac{b}{W}
+# \end{aligned}
 # $$ (eq-helix)
 #
 # b bytes an element, W the bandwidth. TP beyond K leaves the cache as it is, copied; key-value parallelism (KVP) divides
@@ -115,12 +117,12 @@ for color, chip, fmt, title in ((plotting.SERIES[0], "gb300", "bf16", "GB300 BF1
     row, on = latents.where(chip=chip, kv_fmt=fmt).sorted_by("n_heads"), {"chip": chip, "fmt": fmt, "n_batch": 8, "repeated": True}
     plotting.markers(axes[0], 128 / row["n_heads"], 1e6 * row["latency_s"], color=color, label=f"{title}, measured")
     plotting.line(axes[0], 128 / row["n_heads"], 1e6 * latent_kernels.latent_decode_s(131_072, n_heads=row["n_heads"], **on), color=color, label=f"{title}, ours")
-    for tp in n:
-        one = heads.where(chip=chip, kv_fmt=fmt, n_heads=64.0 / tp, n_kv_heads=float(max(8 // tp, 1)))
-        plotting.markers(axes[1], tp, 1e6 * one["latency_s"][0], color=color, label="")
+    seen = [heads.where(chip=chip, kv_fmt=fmt, n_heads=64.0 / tp, n_kv_heads=float(max(8 // tp, 1)))["latency_s"][0] for tp in n]
+    plotting.markers(axes[1], n, 1e6 * np.array(seen), color=color, label="")
     plotting.line(axes[1], n, 1e6 * attention_kernels.attention_decode_s(32_768, n_heads=64 / n, n_kv_heads=np.maximum(8 // n, 1), **on), color=color)
 for ax, title, most in zip(axes, ("one latent", "8 key-value heads"), (128, 64), strict=True):
     ax.set(xscale="log", yscale="log", xlabel="TP", title=title, xticks=[1, 4, 16, most], xticklabels=[1, 4, 16, most], yticks=[20, 50, 100, 200, 500], yticklabels=[20, 50, 100, 200, 500])
+    ax.minorticks_off()
 axes[0].set(ylabel="time (µs)")
 fig.legend(*axes[0].get_legend_handles_labels(), ncols=3, fontsize=8, loc="outside lower center")
 plt.show()
@@ -147,7 +149,7 @@ table({"batch": [b for b, _ in cases], "TP": [tp for _, tp in cases]} | {name: [
 # Not every number of GPUs divides every model. Three uses of N GPUs: TP for both halves; attention data-parallel with experts spread (DP + EP); and
 # the cache along the sequence with the FFN by width (KVP + TP). Look for white gaps, and for the numbers.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Numbers of GPUs that divide a model, in three uses. White: refused. Color and number: share of the padded weights of a GPU that was asked for, in percent, when slices are rounded up to 128; 100 is not written.", "name": "fig-divides"}, "image": {"alt": "Three grids of eight models against 1 to 64 GPUs. Powers of two divide nearly everything; 3, 6, 12, 24 and 48 only few. TP loses up to a half of the padded weights at 32 and 64 GPUs for models with narrow experts, gpt-oss from 2 GPUs on. Experts spread lose nothing on powers of two. Dense models have no experts to spread."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Numbers of GPUs that divide a model, in three uses. White: refused. Color and number: share of the padded weights of a GPU that was asked for, in percent, when slices are rounded up to 128; 100 is not written.", "name": "fig-divides"}, "image": {"alt": "Three grids of eight models against 1 to 64 GPUs. Under TP and under KVP + TP powers of two divide nearly everything, 3, 6, 12, 24 and 48 only MiniMax; padding leaves 30 to 60 percent at 32 and 64 GPUs for models with narrow experts, and gpt-oss is padded everywhere. DP + EP is allowed on every number of GPUs and loses nothing but gpt-oss's 3 percent; dense models have no experts to spread."}}
 names, gpus = ("deepseek_r1", "kimi_k2", "qwen3_235b_a22b", "gpt_oss_120b", "minimax_m2_5", "nemotron_3_super", "llama_3_1_405b", "qwen3_32b"), np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
 fig, axes = plt.subplots(1, 3, figsize=(7.8, 3.9), sharey=True)
 for ax, title, use in zip(axes, ("TP", "DP + EP", "KVP + TP"), (Layout(tp_attention=gpus, tp_ffn=gpus), Layout(dp=gpus, ep=gpus), Layout(kvp=gpus, tp_ffn=gpus)), strict=True):
@@ -164,7 +166,7 @@ plt.show()
 
 # %% [markdown]
 # What a layout breaks is said all at once, with the nearest numbers that work: `layout.violations`. TP cuts experts thin: a rank
-# of 2,048 / 64 = 32 columns is padded to 128 in tiles of that width. Experts spread stay whole. This is geometry; the
+# of 2,048 / 64 = 32 columns is padded to 128 in tiles of that width. Experts that are spread stay whole, on any number of GPUs, some holding one more than others. This is geometry; the
 # time of thin slices is in {ref}`study 2 <study-dimensioning>`.
 #
 # ## Wide expert parallelism
@@ -187,7 +189,7 @@ table({"EP": ep, "requests a GPU": held / ep, "rows an expert": experts.tokens_p
 #
 # What it costs is the way there and back. Look at the distance between markers and dashed lines on the left.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Dispatch and combine of TensorRT-LLM's one-sided kernels on GB200 NVL72 (hidden size 7,168, 8 of 256, BF16). Markers: measured. Lines: the form fitted to them. Dashed: bytes over the full rate of NVLink.", "name": "fig-all-to-all"}, "image": {"alt": "Time on a log axis against 1 to 2,048 tokens a rank. All four markers series lie at 50 to 60 microseconds up to 32 tokens, then rise to 634 at EP 8 and 771 at EP 64 for 2,048 tokens. The dashed bound passes 8 microseconds at 32 tokens and 522 at 2,048; at few tokens it is 200 times below the markers."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Dispatch and combine of TensorRT-LLM's one-sided kernels on GB200 NVL72 (hidden size 7,168, 8 of 256, BF16). Markers: measured. Lines: the form fitted to them. Dashed: bytes over the full rate of NVLink.", "name": "fig-all-to-all"}, "image": {"alt": "Time on a log axis against 1 to 2,048 tokens a rank. All four series of markers lie at 50 to 60 microseconds up to 32 tokens, then rise to 634 at EP 8 and 771 at EP 64 for 2,048 tokens. The dashed bound passes 8 microseconds at 32 tokens and 522 at 2,048; at few tokens it is 200 times below the markers."}}
 tokens, fig = np.geomspace(1, 2048, 45).round(), plt.figure(figsize=(7.0, 4.0))
 ax = fig.subplots()
 for color, size in zip(plotting.SERIES, (8, 16, 32, 64), strict=False):
@@ -197,7 +199,8 @@ for color, size in zip(plotting.SERIES, (8, 16, 32, 64), strict=False):
     plotting.line(ax, tokens, 1e6 * sum(both), color=color, lw=1.2, label=f"EP {size}, fitted")
 moved = 2 * collectives.dispatch_bytes(tokens, ep=8, d_model=7168, n_chosen=8)
 plotting.line(ax, tokens, 1e6 * collectives.point_to_point_s(moved, chip="gb200"), "--", color=plotting.NETWORK, label="bound")
-ax.set(xscale="log", yscale="log", xlabel="tokens a rank", ylabel="dispatch and combine (µs)", ylim=(0.2, 1500))
+ax.set(xscale="log", yscale="log", xlabel="tokens a rank", ylabel="dispatch and combine (µs)", ylim=(0.2, 1500), xticks=[1, 32, 128, 512, 2048], xticklabels=["1", "32", "128", "512", "2,048"], yticks=[1, 10, 100, 1000], yticklabels=["1", "10", "100", "1,000"])
+ax.minorticks_off()
 ax.legend(fontsize=8, ncols=2)
 plt.show()
 
@@ -259,7 +262,7 @@ for part, color in looks.items():
     width = plotting.drawn([1e3 * float(step.parts_s[part]) for _, step in found])
     ax.barh(range(len(cases)), width, left=left, color=color, label=part, height=0.7)
     left = left + width
-ax.set_yticks(range(len(cases)), [f"{m.title.replace('Llama-3.1-', '')}: {f}{', HOP-B' if hop else ''}\n{x}".replace("tp_attention", "TP_A").replace("tp_ffn", "TP_F").replace("kvp", "KVP").replace("dp", "DP").replace("ep", "EP") for (m, f, hop), (x, _) in zip(cases, found, strict=True)], fontsize=8)
+ax.set_yticks(range(len(cases)), [f"{m.title.replace('Llama-3.1-', '')}: {f}{', HOP-B' if hop else ''}\n{str(x).replace('tp_attention', 'TP_A').replace('tp_ffn', 'TP_F').replace('kvp', 'KVP').replace('dp', 'DP').replace('ep', 'EP')}" for (m, f, hop), (x, _) in zip(cases, found, strict=True)], fontsize=8)
 ax.set(xlabel="time (ms)", xlim=(0, 36))
 ax.invert_yaxis()
 fig.legend(ncols=6, fontsize=8, loc="outside lower center")
@@ -289,16 +292,17 @@ plt.show()
 # Helix wins where a user waits for tokens. *Tied KVP* divides the cache and leaves the FFN on a few GPUs, as systems before
 # Helix did. The six factors of the paper, which come from a simulator of its authors, in three settings of ours:
 # calibrated kernels with an FP8 cache; the same with half the tokens, which has the bytes of the paper's FP4 cache; the roofline
-# with FP4 everywhere and no latency. And kernels once more with tied KVP among the rest:
+# with FP4 everywhere and no latency. And kernels once more with tied KVP among the rest. Helix over the rest: most tokens/s/user; most tokens/s/GPU at equal
+# tokens/s/user, where that ratio is largest; and what tokens/s/user lose without HOP-B at equal tokens/s/GPU, at most.
 
 # %%
-settings = [(name, name, False) for name in helix_frontier.SETTINGS] + [("kernels, against tied KVP too", "kernels", True)]
+settings = [(name, name, False) for name in helix_frontier.SETTINGS] + [("tied KVP too", "kernels", True)]
 factors = {title: [helix_frontier.factors(m, name, with_tied=tied) for m in helix_frontier.MODELS] for title, name, tied in settings} | {"paper": list(helix_frontier.PUBLISHED.values())}
-what = ("tokens/s/user, most, ×", "tokens/s/GPU at equal tokens/s/user, most, ×", "tokens/s/user without HOP-B, %")
-table({"factor": [f"{m}: {x}" for m in (r1, llama) for x in what]} | {title: [f"{100 * x:.0f}" if i == 2 else f"{x:.3g}" for one in row for i, x in enumerate(one)] for title, row in factors.items()})
+what = ("tokens/s/user", "tokens/s/GPU", "no HOP-B, %")
+table({"model": [m.title for m in (r1, llama) for _ in what], "factor": 2 * what} | {title: [f"{100 * x:.0f}" if i == 2 else f"{x:.1f}" if x > 10 else f"{x:.2f}" for one in row for i, x in enumerate(one)] for title, row in factors.items()})
 
 # %% [markdown]
-# **The second prediction is wrong** by far, and not because of the bytes: the roofline gives half of it. With kernels and
+# **The second prediction is wrong** by far, and not because of the bytes: the roofline gives about half of it. With kernels and
 # collectives as they were measured, most of a layer of Llama is launches and exchanges (figure above), which nothing divides. All signs agree, and
 # five of the six factors are within 2× of the paper in the first setting. The sixth is not:
 #
@@ -341,17 +345,18 @@ table({"EP": [size for size, _ in cases], "tokens": [m for _, m in cases]} | {na
 # model promises too much, since it sorts tokens in proportion to their size.
 #
 # Drafts fill tiles. G query heads share a key, and with D draft tokens to verify G·(1 + D) rows multiply it: 128 rows, a
-# tile, at D = 128/G − 1 {cite}`nvidia2026drafts`. What that costs a step without drafts, on TP 8 of GB200, batch 8:
+# tile, at D = 128/G − 1 {cite}`nvidia2026drafts`. What seven drafts cost a
+# step on eight GB200, batch 8, TP for the first three and data-parallel attention for DeepSeek:
 
 # %%
-asked = {models.model("gpt_oss_120b"): Layout(tp_attention=8, ep=8), models.model("qwen3_235b_a22b"): Layout(tp_attention=8, ep=8), llama: Layout(tp_attention=8, tp_ffn=8), r1: Layout(tp_attention=8, ep=8)}
+asked = {models.model("gpt_oss_120b"): Layout(tp_attention=8, ep=8), models.model("qwen3_235b_a22b"): Layout(tp_attention=8, ep=8), llama: Layout(tp_attention=8, tp_ffn=8), r1: Layout(dp=8, ep=8)}
 group = [m.config.layers[0].mixers[0].n_heads // getattr(m.config.layers[0].mixers[0], "n_kv_heads", 1) for m in asked]
 steps = {s: [decode_step_s(m, "gb200", layout=x, batch=8, n_context=s, precision=in_fp4, n_draft=[0, 7]).step_s for m, x in asked.items()] for s in (4096, 131_072)}
 table({"model": asked, "G": group, "D that fills a tile": tiling.draft_tokens(group)} | {f"7 drafts, {s:,} tokens": [f"{b / a:.2f}×" for a, b in row] for s, row in steps.items()})
 
 # %% [markdown]
-# Seven drafts cost a step much less than seven more steps would, least where attention reads the most per query. DeepSeek's 128 heads fill the tile alone: there
-# drafts make attention compute-bound, and they cost the most.
+# Verifying eight tokens costs far less than eight steps. With long contexts it costs least, because the cache is read anyway, except in
+# DeepSeek-R1: its 128 heads fill a tile alone, every draft is arithmetic, and attention becomes compute-bound.
 #
 # ## Attention and FFN on different GPUs
 #
@@ -359,7 +364,10 @@ table({"model": asked, "G": group, "D that fills a tile": tiling.draft_tokens(gr
 # and $T_c$ each way,
 #
 # $$
-# T = T_a + T_e + 2T_c + (mL - 1)\,F, \qquad F = \max(T_a, T_e), \qquad m \ge \frac{T_a + T_e + 2T_c}{F}
+# \begin{aligned}
+# T &= T_a + T_e + 2T_c + (mL - 1)\,F, \qquad F = \max(T_a, T_e) \\
+# m &\ge (T_a + T_e + 2T_c) / F
+# \end{aligned}
 # $$ (eq-afd)
 #
 # for m micro-batches and L layers, if $T_c \le F$ {cite}`zhu2025megascale`. Three comparisons: with a simulation, with measured speed-ups {cite}`fastafd2026`, and
@@ -421,7 +429,7 @@ eight, four = (heads.where(chip="gb300", kv_fmt="bf16", n_heads=64.0, n_kv_heads
 early, late = (helix_frontier.crossover_tokens("llama_3_1_405b", batch=b) for b in (64, 1))
 say("\n\n".join([
     f"**Rule 4.1.** If attention runs on more GPUs than there are key-value heads, then do not add TP, because beyond that point only queries are divided: 64 query heads on 8 key-value heads take {flat[0]:.1f} µs at TP 8 and {flat[1]:.1f} µs at TP 64 (GB300, FP8, measured).",
-    f"**Rule 4.2.** If the cache has one key-value head or a latent, then make attention data-parallel once some 180,000 tokens are in flight, because TP keeps a copy on every GPU: eight GPUs hold {fits[1]:.0f} requests of 128K of DeepSeek-R1 with DP and {fits[0]:.0f} with TP.",
+    f"**Rule 4.2.** If the cache has one key-value head or a latent, then make attention data-parallel once {least[0][1]:,.0f} tokens are in flight (DeepSeek-R1, NVFP4 weights, FP8 cache), because TP keeps a copy on every GPU: eight GPUs hold {fits[1]:.0f} requests of 128K of DeepSeek-R1 with DP and {fits[0]:.0f} with TP.",
     f"**Rule 4.3.** If experts are narrow, then divide them whole (EP) and not by width, because with 128 tokens on 32 GPUs DeepSeek-R1's take {moe[0] / moe[1]:.1f} times as long by width (measured); at prefill sizes balance them first.",
     f"**Rule 4.4.** If throughput is what counts, then widen EP while memory caps the batch, because from 4 to 16 GPUs a GPU of DeepSeek-R1 serves {rate[2] / rate[0]:.2f} times as many tokens a second at 128K, and from 16 to 64 only {rate[4] / rate[2]:.2f} times.",
     f"**Rule 4.5.** If contexts are long and users wait, then divide the cache along the sequence and let all GPUs share the FFN, because the fastest stream of DeepSeek-R1 has {top[r1, 'Helix']:.0f} tokens a second with Helix, {top[r1, 'TP']:.0f} with TP, {top[r1, 'EP']:.0f} with EP; of Llama-3.1-405B {top[llama, 'Helix']:.0f} against {top[llama, 'TP']:.0f}.",

@@ -24,7 +24,7 @@ DRAFTS = "NVIDIA, Co-designing AI models using speculative decoding for faster L
 BLOG18 = "TensorRT-LLM technical blog 18, one-sided all-to-all"
 EPLB = "TensorRT-LLM technical blog 4, table 1"
 FIGURE1 = dict(n_kv_heads=8, d_head=128, chip="gb200", fmt="fp4_payload")
-"""Helix's figure 1: batch 8, 128 query heads, FFN of 65,536; half a byte an element, 8 TB/s."""
+"""Of the figure with batch 8, 128 query heads and an FFN of 65,536, at half a byte an element and 8 TB/s."""
 
 
 def helix_figure1() -> Iterator[Pair]:
