@@ -68,15 +68,15 @@ r1, llama, in_fp4 = models.model("deepseek_r1"), models.model("llama_3_1_405b"),
 # $$
 # \begin{aligned}
 # T_{KV} &= B \cdot 2 \left\lceil \frac{K}{\text{TP}_A} \right\rceil d\, \frac{S}{\text{KVP}}\, \frac{b}{W} \\
-# T_W &= \left(2 H \frac{Q}{\text{TP}_A} d + 2 H \left\lceil \frac{K}{\text{TP}_A} \right\rceil d
-#       + \frac{3 H F}{\text{TP}_F}\right) \frac{b}{W}
+# T_W &= \Bigl(2 H \frac{Q}{\text{TP}_A} d + 2 H \left\lceil \frac{K}{\text{TP}_A} \right\rceil d \\
+#     &\qquad + \frac{3 H F}{\text{TP}_F}\Bigr) \frac{b}{W}
 # \end{aligned}
 # $$ (eq-helix)
 #
 # b bytes an element, W the bandwidth. TP beyond K leaves the cache as it is, copied; key-value parallelism (KVP) divides
-# it further. Helix takes N = KVP · TP_A GPUs for attention and the same N as TP_F · EP for the FFN.
+# it further. Helix takes $\text{KVP} \cdot \text{TP}_A$ GPUs for attention and the same ones as $\text{TP}_F \cdot \text{EP}$ for the FFN.
 # Helix's Figure 1 (Q = 128, K = 8, d = 128, F = 65,536, batch 8, 1M tokens, half a byte, 8 TB/s), in µs a layer. Look at
-# where T_KV stops falling.
+# where $T_{KV}$ stops falling.
 
 # %%
 n, fig1 = np.array([1, 2, 4, 8, 16, 32, 64]), dict(n_kv_heads=8, d_head=128, chip="gb200", fmt="fp4_payload")
@@ -147,9 +147,9 @@ table({"batch": [b for b, _ in cases], "TP": [tp for _, tp in cases]} | {name: [
 # ## What divides
 #
 # Not every number of GPUs divides every model. Three uses of N GPUs: TP for both halves; attention data-parallel with experts spread (DP + EP); and
-# the cache along the sequence with the FFN by width (KVP + TP). Look for white gaps, and for the numbers.
+# the cache along the sequence with the FFN by width (KVP + TP). Look for the gaps, and for the numbers.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Numbers of GPUs that divide a model, in three uses. White: refused. Color and number: share of the padded weights of a GPU that was asked for, in percent, when slices are rounded up to 128; 100 is not written.", "name": "fig-divides"}, "image": {"alt": "Three grids of eight models against 1 to 64 GPUs. Under TP and under KVP + TP powers of two divide nearly everything, 3, 6, 12, 24 and 48 only MiniMax; padding leaves 30 to 60 percent at 32 and 64 GPUs for models with narrow experts, and gpt-oss is padded everywhere. DP + EP is allowed on every number of GPUs and loses nothing but gpt-oss's 3 percent; dense models have no experts to spread."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Numbers of GPUs that divide a model, in three uses. Empty: refused. Color and number: share of the padded weights of a GPU that was asked for, in percent, when slices are rounded up to 128; 100 is not written.", "name": "fig-divides"}, "image": {"alt": "Three grids of eight models against 1 to 64 GPUs. Under TP and under KVP + TP powers of two divide nearly everything, 3, 6, 12, 24 and 48 only MiniMax; padding leaves 30 to 60 percent at 32 and 64 GPUs for models with narrow experts, and gpt-oss is padded everywhere. DP + EP is allowed on every number of GPUs and loses nothing but gpt-oss's 3 percent; dense models have no experts to spread."}}
 names, gpus = ("deepseek_r1", "kimi_k2", "qwen3_235b_a22b", "gpt_oss_120b", "minimax_m2_5", "nemotron_3_super", "llama_3_1_405b", "qwen3_32b"), np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
 fig, axes = plt.subplots(1, 3, figsize=(7.8, 3.9), sharey=True)
 for ax, title, use in zip(axes, ("TP", "DP + EP", "KVP + TP"), (Layout(tp_attention=gpus, tp_ffn=gpus), Layout(dp=gpus, ep=gpus), Layout(kvp=gpus, tp_ffn=gpus)), strict=True):

@@ -25,7 +25,7 @@ from codesign_lib.serving import afd, rental
 from codesign_lib.specs import hardware, published
 
 names = ("latent_heads", "attention_heads", "moe_all_to_all", "moe_ranks", "expert_balance", "step3_models", "step3_costs", "step3_accelerators")
-plotting.say("\n".join(f"- **{t.name}**, {t.header['title']}: " + "; ".join(f"{key} `{t.header[key]}`" for key in ("source", "version", "date", "licence")) for t in map(published.table, names)))
+plotting.say("\n".join(f"- **{t.name}**, {t.header['title'].rstrip('.')}. " + "; ".join(f"{key}: {t.header[key]}" for key in ("source", "version", "date", "licence")) for t in map(published.table, names)))
 
 # %% [markdown]
 # ## Latent heads a GPU
@@ -41,8 +41,8 @@ for case in dict.fromkeys(zip(*(t[c].tolist() for c in ("chip", "engine", "kv_fm
     known = not (chip == "h200_sxm" and engine == "sglang" and fmt == "fp8")
     ours = latent_kernels.latent_decode_s(tokens, n_heads=row["n_heads"], n_batch=batch, chip=chip, fmt=fmt, engine=engine, repeated=True) if known else np.full(len(row), np.nan)
     cells = {int(h): f"{1e6 * a:.0f} / {1e6 * b:.0f}" if known else f"{1e6 * a:.0f} / –" for h, a, b in zip(row["n_heads"], row["latency_s"], ours, strict=True)}
-    rows[f"{hardware.chip(chip)} {engine} {fmt}, {batch:.0f} × {tokens:,.0f}"] = cells
-plotting.table({"cache": list(rows)} | {f"{h} heads" if h > 1 else "1 head": [cells.get(h, "–") for cells in rows.values()] for h in (1, 2, 4, 8, 16, 32, 64, 128)})
+    rows[hardware.chip(chip).title, engine, fmt, f"{batch:.0f} × {tokens:,.0f}"] = cells
+plotting.table(dict(zip(("GPU", "engine", "cache", "batch × tokens"), zip(*rows, strict=True), strict=True)) | {f"{h} heads" if h > 1 else "1 head": [cells.get(h, "–") for cells in rows.values()] for h in (1, 2, 4, 8, 16, 32, 64, 128)})
 
 # %% [markdown]
 # ## Grouped heads a GPU
