@@ -197,8 +197,8 @@ for color, size in zip(plotting.SERIES, (8, 16, 32, 64), strict=False):
     plotting.markers(ax, row["n_tokens"], 1e6 * (row["dispatch_s"] + row["combine_s"]), color=color, label=f"EP {size}, measured")
     both = [collectives.moe_all_to_all_s(tokens, phase=phase, ep=size) for phase in ("dispatch", "combine")]
     plotting.line(ax, tokens, 1e6 * sum(both), color=color, lw=1.2, label=f"EP {size}, fitted")
-moved = 2 * collectives.dispatch_bytes(tokens, ep=8, d_model=7168, n_chosen=8)
-plotting.line(ax, tokens, 1e6 * collectives.point_to_point_s(moved, chip="gb200"), "--", color=plotting.NETWORK, label="bound")
+moved = 2 * experts.dispatch_bytes(tokens, ep=8, d_model=7168, n_chosen=8)
+plotting.line(ax, tokens, 1e6 * collectives.point_to_point_s(moved, chip="gb200", bound=True), "--", color=plotting.NETWORK, label="bound")
 ax.set(xscale="log", yscale="log", xlabel="tokens a rank", ylabel="dispatch and combine (µs)", ylim=(0.2, 1500), xticks=[1, 32, 128, 512, 2048], xticklabels=["1", "32", "128", "512", "2,048"], yticks=[1, 10, 100, 1000], yticklabels=["1", "10", "100", "1,000"])
 ax.minorticks_off()
 ax.legend(fontsize=8, ncols=2)
@@ -225,9 +225,9 @@ table({"GPUs": [size for size, _ in cases], "tokens": [m for _, m in cases]} | {
 
 # %% [markdown]
 # **The fourth prediction is wrong**: with 128 tokens on 32 GPUs TP takes three times as long as EP. The bytes are equal, but a slice of 64 columns fills
-# half a tile, and every GPU has work on all 256 experts instead of 8. At prefill size it is eight times: each GPU
+# half a tile, and every GPU has work on all 256 experts instead of 8. The exchange is cheaper for TP, and EP takes about half of TP's time with it. At prefill size it is eight times: each GPU
 # multiplies for every expert in thin tiles. **The fifth holds** at 16,384 tokens on 32 GPUs, where skew takes back half of what EP
-# won, and EP is still four times as fast as TP. With few tokens skew even helps: fewer experts are awake. A balancer with one spare slot a rank reduces the imbalance of tokens a rank from 156 to 11 %
+# won, and EP is still four times as fast as TP; our model takes the busiest rank for busier than that. With few tokens skew even helps: fewer experts are awake. A balancer with one spare slot a rank reduces the imbalance of tokens a rank from 156 to 11 %
 # {cite}`trtllm_blog4`.
 #
 # ## When attention goes data-parallel
@@ -252,7 +252,7 @@ table({"model": [m for m, *_ in how], "weights": [w for _, w, _, _ in how], "cac
 # Each family's fastest layout of up to 64 GB200 for four requests of 1M tokens. Look at the orange part, and at what
 # takes its place.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "A decode step of four requests of 1M tokens on GB200 by part: the fastest layout of each family on up to 64 GPUs. Ours, calibrated kernels.", "name": "fig-parts"}, "image": {"alt": "Seven horizontal bars. DeepSeek-R1: TP 30 milliseconds of which attention 22; EP 19 of which attention 8; Helix 11, attention 1.2, communication 2.7; Helix with HOP-B 10. Llama-405B: TP 34 milliseconds of which attention 20; Helix 22, attention 4, communication 7; with HOP-B 21. The rest, projections and FFN, is nearly the same in all."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "A decode step of four requests of 1M tokens on GB200 by part: the fastest layout of each family on up to 64 GPUs. Ours, calibrated kernels.", "name": "fig-parts"}, "image": {"alt": "Seven horizontal bars. DeepSeek-R1: TP 29 milliseconds of which attention 22; EP 19 of which attention 7; Helix 10, attention 1.2, communication 2.5; Helix with HOP-B 9. Llama-405B: TP 32 milliseconds of which attention 20; Helix 18, attention 4, communication 3.4; with HOP-B 17. The rest, projections and FFN, is nearly the same in all."}}
 cases = [(m, f, hop) for m in (r1, llama) for f, hop in (("TP", False), ("EP", False), ("Helix", False), ("Helix", True)) if (m, f) != (llama, "EP")]
 found = [helix_frontier.fastest(m.name, f, batch=4, n_context=1_000_000, hop_b=hop) for m, f, hop in cases]
 looks = {"attention": plotting.MEMORY, "projections": plotting.SERIES[3], "ffn": plotting.SERIES[1], "experts": plotting.SERIES[4], "communication": plotting.NETWORK, "head": plotting.SERIES[5]}
@@ -276,7 +276,7 @@ plt.show()
 #
 # All layouts and batches that fit, 1 to 64 GPUs, 1M tokens. Look where Helix leaves the others, and that it does not at the left end.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Tokens a second and GPU against tokens a second and user, decoding with 1M tokens of context on 1 to 64 GB200: the best points of each family. Ours; the paper prints no absolute numbers.", "name": "fig-frontier"}, "image": {"alt": "Two panels, DeepSeek-R1 and Llama-405B. In DeepSeek-R1 TP ends at 72 tokens per second and user, EP at 53, tied KVP at 80, Helix at 106, where it still has 3 tokens per second and GPU; at the left EP and Helix both reach about 92 tokens per second and GPU. In Llama-405B TP and PP end at 51, tied KVP at 55, Helix at 57, and at 45 tokens per second and user Helix serves twice what TP does."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Tokens a second and GPU against tokens a second and user, decoding with 1M tokens of context on 1 to 64 GB200: the best points of each family. Ours; the paper prints no absolute numbers.", "name": "fig-frontier"}, "image": {"alt": "Two panels, DeepSeek-R1 and Llama-405B. In DeepSeek-R1 TP ends at 72 tokens per second and user, EP at 54, tied KVP at 80, Helix at 106; at the left EP reaches 98 and Helix 108 tokens per second and GPU. In Llama-405B TP and PP end at 53, tied KVP at 56, Helix at 60; all begin near 16 tokens per second and GPU, and Helix stays highest from there on."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.2))
 for ax, m in zip(axes, (r1, llama), strict=True):
     for color, dash, family in zip(plotting.SERIES, (":", "-.", "--", (0, (5, 1)), "-"), ("PP", "TP", "EP", "tied KVP", "Helix"), strict=False):
@@ -288,7 +288,7 @@ fig.legend(*axes[0].get_legend_handles_labels(), ncols=5, fontsize=8, loc="outsi
 plt.show()
 
 # %% [markdown]
-# As long as nobody is in a hurry Helix gains nothing: with HOP-B it just equals data-parallel attention in DeepSeek-R1 and a pipeline in Llama.
+# As long as nobody is in a hurry Helix gains little over data-parallel attention in DeepSeek-R1 and over a pipeline in Llama, and that by HOP-B.
 # It wins where a user waits for tokens. *Tied KVP* divides the cache and leaves the FFN on a few GPUs, as systems before
 # Helix did. The six factors of the paper, which come from a simulator of its authors, in three settings of ours:
 # calibrated kernels with an FP8 cache; the same with half the tokens, which has the bytes of the paper's FP4 cache; the roofline
@@ -309,24 +309,24 @@ table({"model": [m.title for m in (r1, llama) for _ in what], "factor": 2 * what
 # * *HOP-B in DeepSeek-R1.* The paper says that its exchange is about 1 % of a step. We exchange what the real kernels do,
 #   partial outputs in the latent: 128 heads of 512, nine times the hidden size. So HOP-B matters more than in Llama here, against the paper's order.
 # * *Throughput* is a ratio where the other curve ends and falls steeply: whether tied KVP is among the others moves it by
-#   1.6 to 1.9. The paper's text compares with TP, PP and EP.
+#   a half in one model and by a fifth, the other way, in the other. The paper's text compares with TP, PP and EP.
 # * *Settings.* Half the bytes shrink what Helix can save; the launches and latencies stay. The roofline has no price for
 #   a division at all. What an FP4 cache does should lie between the first two; no kernel of the
 #   public tables reads one.
 #
 # Below which context does Helix stop helping? The fastest of its layouts against the fastest of TP's, up to 64 GPUs,
-# every exchange paid and HOP-B off; then with one thing changed. The last rows are rooflines: measured kernels
-# belong to the chip they were measured on.
+# every exchange paid and HOP-B off; then with one thing changed. A faster memory or link keeps the fitted shares of
+# its rate and the fitted latencies.
 
 # %%
-cases = [dict(batch=1), dict(batch=8), dict(batch=64), dict(batch=8, n_kv_heads=1), dict(batch=8, n_kv_heads=32), dict(batch=8, bound=True), dict(batch=8, bound=True, memory_ratio=4), dict(batch=8, bound=True, link_ratio=1 / 4)]
-titles = ["batch 1", "batch 8", "batch 64", "batch 8, 1 key-value head", "batch 8, 32 key-value heads", "batch 8, roofline", "roofline, memory 4 times as fast", "roofline, links a quarter"]
+cases = [dict(batch=1), dict(batch=8), dict(batch=64), dict(batch=8, n_kv_heads=1), dict(batch=8, n_kv_heads=32), dict(batch=8, memory_ratio=2), dict(batch=8, link_ratio=2), dict(batch=8, bound=True)]
+titles = ["batch 1", "batch 8", "batch 64", "batch 8, 1 key-value head", "batch 8, 32 key-value heads", "batch 8, memory twice as fast", "batch 8, links twice as fast", "batch 8, roofline"]
 meets = {m: [helix_frontier.crossover_tokens(m.name, **case) if m is llama or "n_kv_heads" not in case else np.nan for case in cases] for m in (llama, r1)}
 table({"Helix beats TP from, tokens": titles} | {m.title: [f"{x:,.0f}" if x == x else "–" for x in row] for m, row in meets.items()})
 
 # %% [markdown]
 # Below its line TP wins: it has fewer exchanges to pay. More sequences bring the line down, because the cache grows with them and weights and
-# launches do not; more key-value heads push it up, as TP can then divide them itself; faster memory pushes it up, faster
+# launches do not; many key-value heads push it up, as TP can then divide them itself; faster memory pushes it up, faster
 # links bring it down. By bytes alone Figure 1 has cache and weights even at 231,424 tokens. The paper names 4K as the
 # context below which Helix turns into data-parallel attention; ours come near that only in large batches.
 #
@@ -398,15 +398,15 @@ topics = [topic for topic, of in claims.TOPICS.items() if of.__module__ in {x.__
 tables.summary({topic: claims.check(topic) for topic in topics})
 
 # %% [markdown]
-# The wide gaps are the two factors of HOP-B, explained above; the exchange against its bound; and the divided context
-# of a user's trace, where our step decodes alone and theirs prefills between turns.
+# The wide gaps are HOP-B in DeepSeek-R1 and throughput in Llama, discussed above; the exchange against its bound; the busiest
+# rank, for which a power law is too steep; and the divided context of a user's trace, where our step decodes alone and theirs prefills between turns.
 #
 # ## Where it breaks
 #
 # In order of size:
 #
-# 1. **Collectives of 16 to 64 GPUs** follow from forms fitted on 2 to 8 of a node. Helix rests on them. The exchange is
-#    priced as NCCL's all-to-all; a kernel made for it may start in a fraction of that.
+# 1. **Collectives of 16 to 64 GPUs** follow from forms fitted on fewer, NCCL's all-to-all on 2 to 8, and Helix rests on them. Its exchange
+#    is priced as that all-to-all; a kernel made for it may start in a fraction of the time.
 # 2. **Launches.** Kernel times are those of modules measured one by one. Engines with fused layers and graphs pay less, and
 #    a smaller constant makes every division look better.
 # 3. **An FP4 cache** has no measured kernel.

@@ -81,3 +81,18 @@ def test_no_computed_number_is_typed(path):
     # decimals, percentages and times are results; sizes and tokens are settings
     text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown").replace("Llama-3.1", "Llama-3")
     assert not re.findall(r"(?<!-)\b\d+\.\d+(?! GHz)|\d+ ?%(?! of the best)|\d+ µs", text)
+
+
+@pytest.mark.parametrize("name", ["attention", "moe", "collectives"])
+def test_no_regime_is_left_out(name):
+    # what was computed and committed is shown: the median of every kernel and regime, but for the bare roofline
+    page = ROOT / "book" / "evidence" / "other_kernels.ipynb"
+    found = {cell.split(" (")[0] for html in tables(page) for cell in shown(html)}
+    rows = published.table(f"validation/{name}").where(chip="median")
+    text = "{what}|{median_percent:.1f} / {p90_percent:.1f} / {bias_percent:+.1f}"
+    columns = rows.columns
+    each = (dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True))
+    wanted = [text.format(**row) for row in each if "roofline" not in row["what"]]
+    assert len(wanted) > 10
+    missing = [row for row in wanted if row.split("|")[1] not in found]
+    assert not missing

@@ -16,7 +16,7 @@
 # %%
 import numpy as np
 
-from codesign_lib.cost import attention_kernels, collectives, latent_kernels, moe_kernels
+from codesign_lib.cost import attention_kernels, collectives, experts, latent_kernels, moe_kernels
 from codesign_lib.cost.ops import moe
 from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import afd as apart
@@ -65,7 +65,7 @@ plotting.table({"heads": [f"{h} on {k}" for h, k in cuts]} | cells)
 
 # %%
 t, m = published.table("moe_all_to_all"), np.array([1, 32, 128, 512, 2048])
-bound = collectives.point_to_point_s(2 * collectives.dispatch_bytes(m, ep=8, d_model=7168, n_chosen=8), chip="gb200")
+bound = collectives.point_to_point_s(2 * experts.dispatch_bytes(m, ep=8, d_model=7168, n_chosen=8), chip="gb200", bound=True)
 cells = {}
 for ep in (8, 16, 32, 64):
     row = t.where(ep=float(ep)).sorted_by("n_tokens")

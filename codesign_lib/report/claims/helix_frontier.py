@@ -202,7 +202,7 @@ def crossover_tokens(
 ) -> float:
     """Context from which the fastest Helix layout of up to 64 GPUs beats the fastest TP layout, without HOP-B.
 
-    With other key-value heads, memory bandwidth or links than the real ones; the two rates with ``bound`` alone.
+    With other key-value heads, memory bandwidth or links than the real ones; kernels keep the numbers fitted to GB200.
     """
     of, chip = models.model(model), hardware.chip(CHIP)
     if n_kv_heads is not None:
@@ -215,4 +215,4 @@ def crossover_tokens(
     every = every_layout(model)
     named = families(every)
     how = dict(ours=every[named["Helix"]], others=every[named["TP"]], batch=batch, precision=IN_FP4, least=16)
-    return frontier_crossover(of, chip, **how, bound=bound)
+    return frontier_crossover(of, chip, **how, bound=bound, transfer_from=None if bound else CHIP)

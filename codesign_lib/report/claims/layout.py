@@ -101,12 +101,12 @@ def _busiest() -> float:
 
 
 def _step_limit(chip: str, across: bool) -> float:
-    return 2 * 61 * float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across))
+    return 2 * 61 * float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across, bound=True))
 
 
 def _sent_bytes(n_tokens: int, ep: int, fmt: str) -> float:
     size = formats.as_format(fmt).bytes_per_element
-    return float(collectives.dispatch_bytes(n_tokens, ep=ep, d_model=7168, n_chosen=8, bytes_per_element=size))
+    return float(experts.dispatch_bytes(n_tokens, ep=ep, d_model=7168, n_chosen=8, bytes_per_element=size))
 
 
 def _token_bytes(fmt: str) -> float:
@@ -129,7 +129,7 @@ def all_to_all() -> Iterator[Pair]:
 
 
 def _exchange_bound(ep: int) -> float:
-    return float(collectives.point_to_point_s(2 * _sent_bytes(32, ep, "bf16"), chip="gb200"))
+    return float(collectives.point_to_point_s(2 * _sent_bytes(32, ep, "bf16"), chip="gb200", bound=True))
 
 
 def _exchange(ep: int) -> float:
