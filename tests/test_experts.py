@@ -38,3 +38,20 @@ def test_law_by_hand_and_broadcast():
 def test_one_choice_of_many_above_the_experts_is_refused():
     with pytest.raises(ValueError, match="n_chosen is above n_experts"):
         experts.active_experts(1, n_experts=[8, 256], n_chosen=16)
+
+
+def test_rows_of_an_expert():
+    found = experts.tokens_per_expert([[256], [512]], n_experts=[256, 128], n_chosen=8)
+    assert found.tolist() == [[8, 16], [16, 32]]
+    with pytest.raises(ValueError, match=r"tokens_per_expert: n_concurrent is 0\.0"):
+        experts.tokens_per_expert(0, n_experts=8, n_chosen=2)
+
+
+def test_all_to_all_sends_less_than_all_gather_once_ranks_outnumber_choices():
+    ep = np.array([2, 4, 8, 16, 64])
+    sent = experts.dispatch_bytes(100, ep=ep, d_model=7168, n_chosen=8)
+    gathered = 100 * ep * 7168 * 2
+    assert ((sent < gathered) == (ep > 8)).all()
+    # 753 GB/s by the definition of the technical blog
+    moved = experts.dispatch_bytes(2048, ep=8, d_model=7168, n_chosen=8)
+    assert moved / 311.8e-6 == pytest.approx(753e9, rel=1e-3)

@@ -30,7 +30,7 @@ WINGS = {
         {"recipes", "checkpoint", "gptq"},
     ],
     "serving": [
-        {"pipeline", "sharded_attention", "rules"},
+        {"pipeline", "sharded_attention", "rules", "helix", "rental"},
         {"layout", "slicing", "splitting", "tuning"},
         {"shards"},
         {"memory", "exchange"},

@@ -36,7 +36,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.cost import calibration
+from codesign_lib.cost import calibration, experts
 from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
@@ -290,7 +290,7 @@ def moe_all_to_all_s(
     rate = numbers["moved_bytes_per_s"]
     if transfer_from is not None:
         rate = rate * target.link_bytes_per_s / as_chip(transfer_from).link_bytes_per_s
-    moved = m * np.minimum(int(ep), c) * h * width
+    moved = experts.dispatch_bytes(m, ep=int(ep), d_model=h, n_chosen=c, bytes_per_element=width)
     return np.maximum(numbers["floor_s"], numbers["offset_s"] + moved / rate)
 
 
