@@ -231,6 +231,14 @@ def test_latent_is_never_below_the_bound(s, b, h):
             assert latent_prefill_s(s, **how) >= latent_prefill_s(s, **how, bound=True)
 
 
+def test_a_window_leaves_the_far_prefix_unread():
+    near, far = (
+        attention_prefill_s(10, p, **GQA, n_batch=64, window_tokens=256, chip="gb300", fmt="bf16")
+        for p in (1024, 10**6)
+    )
+    assert near == far
+
+
 @given(s=st.integers(1, 100_000), more=st.integers(1, 100_000))
 @settings(max_examples=40, deadline=None)
 def test_more_tokens_are_never_faster(s, more):
