@@ -14,7 +14,8 @@ WINGS = {
         {"published", "hf_config"},
         {"caches", "patterns", "weights"},
         {"parameters"},
-        {"hardware", "models"},
+        {"hardware", "models", "accuracy"},
+        {"scaling_laws"},
     ],
     "cost": [
         {"roofline", "tiling", "blocks"},
