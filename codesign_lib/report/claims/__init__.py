@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import attention, chips, dimensioning, roofline
+from codesign_lib.report.claims import attention, chips, dimensioning, laws, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -34,6 +34,8 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "attention_article": attention.attention_article,
     "latent_heads": attention.latent_heads,
     "expert_ranks": attention.expert_ranks,
+    "scaling_law": laws.scaling_law,
+    "granularity": laws.granularity,
     "user_questions": attention.user_questions,
 }
 
