@@ -10,8 +10,8 @@ fitted twice: on models of 80, 145 and 297 M (``small``), and of 1 B alone (``on
 r from 0.5 to 5. It is the *ratio* to the best shape of the same size: the loss itself is not in it.
 
 Where it fails on the paper's own larger models (``data/conditional_law.csv``): it separates two 1 B models that measure
-the same (the number of query heads a key-value head is not in it), gives a 3 B pair three times the measured difference,
-and none to another pair that differs by 0.5 %. It is good to about half a percent of loss, the size of most effects
+the same (query heads a key-value head are not in it), gives a 3 B pair three times the measured difference, and none to
+another pair that differs by 0.5 %. It is good to about half a percent of loss, the size of most effects
 inside its flat band: read its optimum as a band (±40 % in d, r between 0.5 and 3).
 
 **Granularity law** of mixtures of experts (arXiv:2402.07871). G is how many times finer the experts are than a dense

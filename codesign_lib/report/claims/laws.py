@@ -28,7 +28,7 @@ def scaling_law() -> Iterator[Pair]:
     table = published.table("conditional_law")
     for name, title, width, ratio in zip(
         *(table[c].tolist() for c in ("model", "title", "width_ratio", "ffn_ratio")), strict=True
-    ):  # noqa: E501
+    ):
         claim = Claim(what=f"d/√N of {title}", value=width, unit="", source=LAW, kind="exact", quantum=0.001)
         yield Pair(key=f"scaling_law/width/{name}", claim=claim, ours=partial(_of_shape, name, "width_ratio"))
         if name == "llama_3b":  # printed as 4.80, the 1 B model's; the dimensions give 3.0
@@ -46,9 +46,9 @@ def scaling_law() -> Iterator[Pair]:
         ("surefire_1b", "llama_1b"),
         ("llama_3b", "panda_3b"),
         ("panda_3b_wide", "panda_3b"),
-    ):  # noqa: E501
+    ):
         for fit in laws:
-            yield measured(f"scaling_law/excess/{a}/{b}/{fit}", f"excess loss of {titles[a]} over {titles[b]}, fit {fit}",
+            yield measured(f"scaling_law/excess/{a}/{b}/{fit}", f"excess loss, {titles[a]} over {titles[b]}, fit {fit}",
                            loss[a] / loss[b] - 1, "", LAW, partial(_excess, a, b, fit))  # fmt: skip
 
 
