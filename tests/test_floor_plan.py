@@ -30,7 +30,14 @@ WINGS = {
         {"nvfp4", "microscaling"},
         {"recipes", "checkpoint", "gptq"},
     ],
-    "serving": [{"pipeline", "sharded_attention"}, {"layout"}, {"decode", "prefill", "afd"}, {"frontier"}],
+    "serving": [
+        {"pipeline", "sharded_attention", "rules"},
+        {"layout"},
+        {"shards"},
+        {"memory", "exchange"},
+        {"decode", "prefill", "afd"},
+        {"frontier"},
+    ],
     "report": [{"plotting", "claims"}, {"tables"}, {"review", "handover"}],
 }
 STANDS_ON = {

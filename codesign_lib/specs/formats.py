@@ -109,6 +109,8 @@ def as_format(fmt: Format | str) -> Format:
 class Precision:
     """The mix of formats a model is served in: weights, activations, KV cache and the output head.
 
+    ``experts`` is the format of routed experts' weights where checkpoints quantise these alone; None: as ``weights``.
+
     Each field takes a format or its name. A matrix product runs in the format of its activations: with BF16
     activations and NVFP4 weights the weights are widened on the fly and the tensor cores work in BF16.
     Weights wider than the activations raise ValueError, because no tensor core multiplies them so.
@@ -121,10 +123,13 @@ class Precision:
     activations: Format
     kv: Format
     head: Format = field(default=BF16)
+    experts: Format | None = None
 
     def __post_init__(self) -> None:
         for name in ("weights", "activations", "kv", "head"):
             object.__setattr__(self, name, as_format(getattr(self, name)))
+        if self.experts is not None:
+            object.__setattr__(self, "experts", as_format(self.experts))
         if self.weights.payload_bits > self.activations.payload_bits:
             raise ValueError(
                 f"Precision: weights in {self.weights.name} are wider than activations in {self.activations.name}; "

@@ -1,0 +1,1 @@
+"""How it is served: layouts over GPUs, memory, decode steps by part."""
