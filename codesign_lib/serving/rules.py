@@ -104,17 +104,22 @@ def _block(fmt: Format) -> int:
 
 
 def dcp_allowed(model: Model | str, *, tp: ArrayLike, dcp: ArrayLike) -> NDArray[np.bool_]:
-    """Whether vLLM lets ``dcp`` ranks of a tensor-parallel group of ``tp`` divide the context (its decode context
-    parallelism): dcp divides tp, and with grouped heads dcp is at most tp // K, the copies there are of a head.
+    """Whether vLLM lets ``dcp`` ranks of a tensor-parallel group of ``tp`` divide the context (decode context
+    parallelism).
 
-    In a :py:class:`Layout` that is kvp = dcp and tp_attention = tp / dcp. Source: vLLM's engine checks.
+    dcp divides tp. With K grouped key-value heads it is also at most tp // K, the copies there are of each, and divides
+    the query heads of one. In a ``Layout`` that is kvp = dcp and tp_attention = tp / dcp, so with K heads
+    tp_attention ≥ K. Source: vLLM, checks of its ``ModelConfig`` and docs/serving/context_parallel_deployment.md.
 
-    >>> dcp_allowed("llama_3_1_70b", tp=16, dcp=[1, 2, 4]).tolist(), dcp_allowed("deepseek_r1", tp=8, dcp=[3, 8]).tolist()
-    ([True, True, False], [False, True])
-    """  # noqa: E501
+    >>> dcp_allowed("llama_3_1_70b", tp=16, dcp=[1, 2, 4]).tolist()
+    [True, True, False]
+    >>> dcp_allowed("deepseek_r1", tp=8, dcp=[3, 8]).tolist()
+    [False, True]
+    """
     tp, dcp = whole("dcp_allowed", tp=tp, dcp=dcp)
-    heads = {m.n_kv_heads for m in _mixers(as_model(model)) if isinstance(m, Attention)}
     allowed = tp % dcp == 0
-    for n_kv in heads:
-        allowed = allowed & (dcp <= np.maximum(tp // n_kv, 1))
+    for m in _mixers(as_model(model)):
+        if isinstance(m, Attention):
+            grouped = (dcp <= tp // m.n_kv_heads) & (m.n_heads // m.n_kv_heads % dcp == 0)
+            allowed = allowed & (grouped | (dcp == 1))
     return allowed

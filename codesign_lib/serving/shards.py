@@ -128,6 +128,13 @@ def other_weights(model: Model, *, mtp: bool = False) -> Iterator[tuple[Weight, 
         yield from ((w, n) for w in weights.layer_weights(rest, model.config.d_model))
 
 
+def rest_shards(rest: Layer, d_model: int) -> Iterator[Shard]:
+    """The linear layers of what is neither mixer nor FFN, whole on every GPU."""
+    for w in weights.layer_weights(rest, d_model):
+        if w.kind:
+            yield Shard(w, np.float64(w.k), np.float64(w.n), np.float64(w.count))
+
+
 def outer_shards(model: Model, layout: Layout) -> Iterator[Shard]:
     """Embedding, head and what else stands around the layers; the two tables are divided by a replica."""
     replica = np.asarray(layout.n_replica, np.float64)

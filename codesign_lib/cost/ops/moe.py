@@ -85,7 +85,9 @@ def busiest_share(
     if routing == "balanced":
         return np.ones(np.broadcast_shapes(m.shape, e.shape, c.shape, ranks.shape))[()]
     _, _, mean, square = _power_law(m, e, c, skew)
-    z = np.vectorize(lambda r: NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0, [np.float64])(ranks)
+    one, of = np.unique(ranks, return_inverse=True)
+    normal = [NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0 for r in one.tolist()]
+    z = np.array(normal)[of].reshape(ranks.shape)
     share = 1 + np.sqrt(np.maximum(square / mean**2 - 1, 0) * ranks / e) * z
     return np.minimum(share, np.minimum(ranks, np.maximum(e / c, 1)))
 

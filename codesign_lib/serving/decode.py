@@ -1,0 +1,301 @@
+r"""Seconds of one decode step of an instance, by part: every running sequence gets one more token.
+
+.. math:: t = \sum_\text{layers} \left( t_\text{projections} + t_\text{attention} + t_\text{FFN} + t_\text{experts}
+              + t_\text{communication} \right) + t_\text{head} + t_\text{overhead} + t_\text{waiting}
+
+Operations run one after the other, each with the time of its kernel on what a GPU of the layout holds
+(:py:mod:`codesign_lib.serving.shards`), communication (:py:mod:`codesign_lib.serving.exchange`) between them; the
+slowest GPU counts. Equal kinds of layers are computed once. ``bound=True`` takes the roofline of every operation and
+of the links, and no overhead.
+
+**HOP-B** overlaps the all-to-all under kvp of one sequence with the attention of the next: with A seconds of attention
+and C of merging for b sequences, max(A + C/b, C + A/b) in place of A + C. An ideal: real transfers split into b pieces
+start b times.
+
+**A pipeline** of pp stages works on M = min(pp, sequences of a replica) micro-batches at once. A step lasts until each
+has passed all stages and its turn comes again: the sum of all parts for one micro-batch, or M periods of the slowest
+stage, whichever is longer. The difference is ``waiting_s``.
+
+**Speculative decoding**: ``n_draft`` more tokens a sequence are verified in the same step; making the draft is not
+included.
+
+Recurrent layers and indexers have no measured kernels: their bound is taken. Compressed attention (DeepSeek-V4) is
+priced as latent attention of its size. Ignored, unless ``overhead`` says otherwise: norms, rotary embeddings,
+activation functions, sampling, the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codesign_lib.cost import ops, roofline
+from codesign_lib.cost.attention_kernels import attention_decode_s
+from codesign_lib.cost.kernels import gemm_s
+from codesign_lib.cost.latent_kernels import latent_decode_s
+from codesign_lib.cost.moe_kernels import moe_s
+from codesign_lib.cost.ops import attention, recurrent
+from codesign_lib.cost.roofline import Work
+from codesign_lib.cost.tiling import whole
+from codesign_lib.serving import exchange, shards
+from codesign_lib.serving.exchange import Network
+from codesign_lib.serving.layout import Layout, check
+from codesign_lib.specs.formats import BF16, Precision
+from codesign_lib.specs.hardware import Chip
+from codesign_lib.specs.hardware import chip as as_chip
+from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, Ffn, LatentAttention, Mixer, Recurrent
+from codesign_lib.specs.models import Model
+from codesign_lib.specs.models import model as as_model
+from codesign_lib.specs.quantities import as_floats, not_negative
+
+ROUTINGS = ("balanced", "skewed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """What no kernel's own time holds: seconds a step, a layer, and a sequence of a replica.
+
+    Below 0 where kernels that were measured alone overlap when one follows the other. Finite, else ValueError.
+    """
+
+    step_s: float = 0.0
+    layer_s: float = 0.0
+    sequence_s: float = 0.0
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in ("step_s", "layer_s", "sequence_s"):
+            (value,) = as_floats("Overhead", **{name: getattr(self, name)})
+            if value.ndim or not np.isfinite(value):
+                raise ValueError(f"Overhead: {name} is {value}; allowed: one finite number")
+
+
+NO_OVERHEAD = Overhead(source="nothing fitted: kernels and communication alone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeStep:
+    """Seconds of one step by part, arrays of one shape: ``step_s``, their sum, is the time an output token takes.
+
+    ``projections_s``: linear layers of attention and recurrent mixers. ``attention_s``: reading cache and state.
+    ``ffn_s``: dense FFNs, shared experts, routers. ``experts_s``: routed experts. ``waiting_s``: for other stages.
+    """
+
+    projections_s: NDArray[np.float64]
+    attention_s: NDArray[np.float64]
+    ffn_s: NDArray[np.float64]
+    experts_s: NDArray[np.float64]
+    head_s: NDArray[np.float64]
+    communication_s: NDArray[np.float64]
+    overhead_s: NDArray[np.float64]
+    waiting_s: NDArray[np.float64]
+
+    @property
+    def parts_s(self) -> dict[str, NDArray[np.float64]]:
+        """The parts by name, in the order of the fields."""
+        return {f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def step_s(self) -> NDArray[np.float64]:
+        """Seconds of the whole step: time per output token (TPOT) when every step makes one."""
+        return sum(self.parts_s.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _On:
+    """What every part of a step needs to know."""
+
+    chip: Chip
+    precision: Precision
+    engine: str
+    bound: bool
+    transfer_from: str | None
+    routing: str
+    layout: Layout
+    n_tokens: NDArray  # of one replica in a step
+    n_all_tokens: NDArray  # of all replicas
+    n_sequences: NDArray  # of one replica in a step
+    n_each: NDArray  # tokens a sequence
+
+
+def decode_step_s(
+    model: Model | str,
+    chip: Chip | str,
+    *,
+    layout: Layout,
+    batch: ArrayLike,
+    n_context: ArrayLike,
+    precision: Precision,
+    engine: str = "trtllm",
+    hop_b: bool = False,
+    routing: str = "balanced",
+    n_draft: ArrayLike = 0,
+    overhead: Overhead = NO_OVERHEAD,
+    bound: bool = False,
+    transfer_from: str | None = None,
+) -> DecodeStep:
+    """Seconds of a decode step of ``batch`` sequences, those of the whole instance, of ``n_context`` tokens each.
+
+    The formula is this module's; ``n_context`` counts the new token. Layout, batch, context and draft length
+    broadcast: ``layout[:, None, None]`` against a column of batches and a row of contexts is the fastest way to sweep,
+    as most parts do not depend on the context. Every replica is taken to be as full as the fullest.
+
+    Raises ValueError for a layout that the model does not allow (with everything that is wrong with it), sizes that
+    are not whole and above 0, formats and chips without calibration (``bound=True`` has none; ``transfer_from`` as in
+    ``gemm_s``), and another ``routing`` than balanced or skewed. Whether it all fits is a matter of ``memory``.
+
+    >>> in_fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
+    >>> tp, helix = Layout(tp_attention=64, tp_ffn=64), Layout(kvp=8, tp_attention=8, tp_ffn=64)
+    >>> long = dict(batch=8, n_context=1_000_000, precision=in_fp4)
+    >>> a, b = (decode_step_s("llama_3_1_405b", "gb200", layout=x, **long) for x in (tp, helix))
+    >>> bool(b.step_s < a.step_s), bool(b.attention_s < a.attention_s), bool(b.communication_s > a.communication_s)
+    (True, True, True)
+    """
+    of, c, subject = as_model(model), as_chip(chip), "decode_step_s"
+    b, s = whole(subject, batch=batch, n_context=n_context)
+    (draft,) = not_negative(subject, n_draft=n_draft)
+    for name, value in (("hop_b", hop_b), ("bound", bound)):
+        if not isinstance(value, bool):
+            raise ValueError(f"{subject}: {name} is {value!r}; allowed: True, False")
+    if routing not in ROUTINGS:
+        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(ROUTINGS)}")
+    check(subject, layout, of, precision)
+    pp, dp = np.asarray(layout.pp, np.float64), np.asarray(layout.dp, np.float64)
+    held = np.ceil(b / dp)
+    n_micro = np.minimum(pp, held)
+    here = np.ceil(held / n_micro)
+    each = 1 + np.floor(draft)
+    everywhere = np.minimum(dp * here, np.ceil(b / n_micro))
+    on = _On(chip=c, precision=precision, engine=engine, bound=bound, transfer_from=transfer_from, routing=routing,
+             layout=layout, n_tokens=here * each, n_all_tokens=everywhere * each, n_sequences=here,
+             n_each=each)  # fmt: skip
+    net = Network(chip=c, engine=engine, bound=bound)
+    d, found = of.config.d_model, shards.kinds(of)
+    parts = dict.fromkeys(("projections_s", "attention_s", "ffn_s", "experts_s", "head_s", "communication_s"), 0.0)
+    for mixer, n in found.mixers:
+        linear = sum(_linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
+        mixing, merge = _mixing_s(mixer, s, on), _merge_s(mixer, on, net)
+        if hop_b and np.ndim(merge):
+            merge = np.maximum(mixing + merge / here, merge + mixing / here) - mixing
+        reduce = exchange.dense_s(on.n_all_tokens, d, layout=layout, n_ranks=layout.n_replica, on=net)
+        for name, value in zip(parts, (linear, mixing, 0.0, 0.0, 0.0, merge + reduce), strict=True):
+            parts[name] = parts[name] + n * value
+    for ffn, n in found.ffns:
+        dense, experts, sent = _ffn_s(ffn, d, on, net)
+        for name, value in (("ffn_s", dense), ("experts_s", experts), ("communication_s", sent)):
+            parts[name] = parts[name] + n * value
+    for rest, n in found.others:
+        parts["ffn_s"] = parts["ffn_s"] + n * sum(_linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d))
+    layers = sum(parts.values())
+    for x in shards.outer_shards(of, layout):
+        if x.of.kind:
+            parts["head_s"] = parts["head_s"] + _linear_s(x, on.n_tokens, on)
+    sent = exchange.ends_s(on.n_tokens, d, of.config.n_vocab, layout=layout, on=net)
+    over = NO_OVERHEAD if bound else overhead
+    parts["overhead_s"] = over.step_s + over.layer_s * of.n_layers + over.sequence_s * here
+    ends = parts["head_s"] + sent + parts["overhead_s"]
+    hops = exchange.hand_over_s(on.n_tokens, d, layout=layout, on=net)
+    parts["communication_s"] = parts["communication_s"] + sent + hops
+    longest = np.ceil(of.n_layers / pp) / of.n_layers * layers
+    period = np.maximum(np.maximum(longest, ends), (layers + ends) / pp) + hops / np.maximum(pp - 1, 1)
+    total = layers + ends + hops
+    parts["waiting_s"] = np.where(pp > 1, np.maximum(n_micro * period - total, 0.0), 0.0)
+    shape = np.broadcast_shapes(s.shape, *(np.shape(x) for x in parts.values()))
+    return DecodeStep(**{name: np.broadcast_to(x, shape)[()] for name, x in parts.items()})
+
+
+def _linear_s(x: shards.Shard, n_tokens: NDArray, on: _On) -> NDArray[np.float64]:
+    p = on.precision
+    weights = shards.format_of(x.of, p)
+    inputs = weights if x.of.kind == "head" or x.of.kind in shards.IN_BF16 else p.activations
+    n = x.n * x.count  # equal matrices side by side are one launch
+    if on.bound:
+        return roofline.time_s(
+            ops.linear(n_tokens, x.k, n, inputs=inputs, weights=weights, outputs=BF16), on.chip, inputs
+        )
+    if weights.peak != inputs.peak:
+        raise ValueError(
+            f"decode_step_s: no calibrated kernel multiplies {inputs.name} activations by {weights.name} weights; "
+            "allowed: both in one format, or bound=True (the roofline)"
+        )
+    how = dict(chip=on.chip, fmt=weights, engine=on.engine, transfer_from=on.transfer_from)
+    return gemm_s(n_tokens, x.k, n, **how)
+
+
+def _mixing_s(mixer: Mixer, s: NDArray, on: _On) -> NDArray[np.float64]:
+    """Cache and state of one layer."""
+    tp, kvp = (np.asarray(x, np.float64) for x in (on.layout.tp_attention, on.layout.kvp))
+    b, kv = on.n_sequences, on.precision.kv
+    how = dict(n_batch=b, chip=on.chip, fmt=kv, engine=on.engine, bound=on.bound)
+    if isinstance(mixer, Recurrent):
+        one = recurrent.decode(mixer, b)
+        return roofline.time_s(
+            Work(one.flops * on.n_each / tp, one.bytes / tp, one.exps * on.n_each / tp), on.chip, BF16
+        )
+    heads, seen = np.ceil(mixer.n_heads / tp), np.ceil(_seen(mixer, s) / kvp)
+    if isinstance(mixer, Attention):
+        sizes = dict(n_kv_heads=np.ceil(mixer.n_kv_heads / tp), d_head=(mixer.d_head + mixer.d_value) / 2)
+        time_s = attention_decode_s(seen, n_heads=heads, **sizes, **how)
+        if np.any(on.n_each > 1):  # more queries read the same cache: free until the arithmetic takes longer
+            time_s = np.maximum(
+                time_s, attention_decode_s(seen, n_heads=heads * on.n_each, **sizes, **how | {"bound": True})
+            )
+    else:
+        latent = isinstance(mixer, LatentAttention)
+        rank, rope = (mixer.kv_rank, mixer.d_rope) if latent else (mixer.d_head - 1, 1)
+        time_s = latent_decode_s(seen, n_heads=heads * on.n_each, kv_rank=rank, d_rope=rope, **how)
+    x = mixer.indexer
+    if x:
+        work = attention.index(
+            1, s - 1, n_heads=x.n_heads, d_head=x.d_head, tokens_per_entry=x.tokens_per_entry, n_batch=b, kv=kv
+        )
+        time_s = time_s + roofline.time_s(Work(work.flops * on.n_each / kvp, work.bytes / kvp), on.chip, kv)
+    return time_s
+
+
+def _seen(mixer: Mixer, s: NDArray) -> NDArray[np.float64]:
+    """Cached entries that a query reads, all kvp ranks together."""
+    if isinstance(mixer, CompressedAttention):
+        near = np.minimum(s, mixer.window_tokens)
+        if mixer.tokens_per_entry == 1:
+            return near
+        return near + np.minimum(np.floor(s / mixer.tokens_per_entry), mixer.n_selected_tokens or np.inf)
+    s = np.minimum(s, mixer.n_selected_tokens or np.inf)
+    if isinstance(mixer, LatentAttention) or mixer.window_tokens is None:
+        return s
+    return (s - 1) % mixer.window_tokens + 1 if mixer.kind == "chunked" else np.minimum(s, mixer.window_tokens)
+
+
+def _merge_s(mixer: Mixer, on: _On, net: Network) -> NDArray[np.float64]:
+    """The all-to-all of partial outputs; absorbed latent attention exchanges them in the latent's size."""
+    if isinstance(mixer, Recurrent) or np.all(np.asarray(on.layout.kvp) == 1):
+        return np.zeros(())
+    heads = np.ceil(mixer.n_heads / np.asarray(on.layout.tp_attention))
+    if isinstance(mixer, Attention):
+        width = mixer.d_value
+    else:
+        width = mixer.kv_rank if isinstance(mixer, LatentAttention) else mixer.d_head
+    return exchange.merge_s(on.n_tokens, heads, width, layout=on.layout, on=net)
+
+
+def _ffn_s(ffn: Ffn, d_model: int, on: _On, net: Network) -> tuple[NDArray, NDArray, NDArray]:
+    """Dense products, routed experts and communication of one feed-forward block."""
+    layout, m, ranks = on.layout, on.n_tokens, np.asarray(on.layout.n_dense_ranks, np.float64)
+    shared = np.minimum(on.n_all_tokens, m * np.maximum(ranks / layout.n_replica, 1))
+    dense = 0.0
+    for x in shards.ffn_shards(ffn, d_model, layout):
+        if x.of.kind and x.of.kind != "expert":
+            dense = dense + _linear_s(x, np.ceil(shared) if x.of.kind in ("ffn", "shared_expert") else m, on)
+    if not ffn.n_experts:
+        return dense, 0.0, exchange.dense_s(on.n_all_tokens, d_model, layout=layout, n_ranks=ranks, on=net)
+    ep, fmt = np.asarray(layout.ep, np.float64), on.precision.experts or on.precision.weights
+    computing = ffn.n_experts / (ffn.n_experts + ffn.n_idle_experts)  # the others of a token's choices do nothing
+    experts = moe_s(
+        np.ceil(on.n_all_tokens * computing), d_model=ffn.d_latent or d_model, d_expert=ffn.d_expert,
+        n_experts=np.ceil(ffn.n_experts / ep) * ep, n_chosen=ffn.n_active_experts, ep=ep, tp=layout.tp_ffn,
+        gated=ffn.gated, chip=on.chip, fmt=fmt, engine=on.engine, routing=on.routing, bound=on.bound,
+    )  # fmt: skip
+    how = dict(layout=layout, activations=on.precision.activations, routing=on.routing, on=net)
+    return dense, experts, exchange.experts_s(on.n_all_tokens, ffn, d_model, **how)
