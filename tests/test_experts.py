@@ -38,3 +38,10 @@ def test_law_by_hand_and_broadcast():
 def test_one_choice_of_many_above_the_experts_is_refused():
     with pytest.raises(ValueError, match="n_chosen is above n_experts"):
         experts.active_experts(1, n_experts=[8, 256], n_chosen=16)
+
+
+def test_rows_of_an_expert():
+    found = experts.tokens_per_expert([[256], [512]], n_experts=[256, 128], n_chosen=8)
+    assert found.tolist() == [[8, 16], [16, 32]]
+    with pytest.raises(ValueError, match=r"tokens_per_expert: n_concurrent is 0\.0"):
+        experts.tokens_per_expert(0, n_experts=8, n_chosen=2)

@@ -31,7 +31,7 @@ WINGS = {
         {"recipes", "checkpoint", "gptq"},
     ],
     "serving": [
-        {"pipeline", "sharded_attention", "rules"},
+        {"pipeline", "sharded_attention", "rules", "helix", "rental"},
         {"layout"},
         {"shards"},
         {"memory", "exchange"},

@@ -140,3 +140,10 @@ def test_scales_refuse_what_has_no_blocks_or_layout():
 def test_one_size_of_many_with_too_many_ranks_is_refused():
     with pytest.raises(ValueError, match="per_rank"):
         tiling.per_rank([4096, 4], 8)
+
+
+def test_drafts_that_fill_a_tile():
+    group = np.array([1, 4, 8, 16, 64])
+    assert (group * (tiling.draft_tokens(group) + 1) == 128).all()
+    assert tiling.draft_tokens(200) == 0
+    assert tiling.draft_tokens(8, rows=64) == 7

@@ -29,6 +29,21 @@ def active_experts(m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike) -
     return n_experts * (1 - (1 - n_chosen / n_experts) ** m)
 
 
+def tokens_per_expert(n_concurrent: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike) -> NDArray[np.float64]:
+    r"""Rows of an expert's products when decoding, on average: :math:`\text{concurrency} \cdot c / E`.
+
+    All requests of all GPUs that share the experts count, which is what wide expert parallelism is for. Source: NVIDIA,
+    AI Model Co-Design: Hardware-Friendly LLM Design, 2026-07-10.
+
+    >>> float(tokens_per_expert(4096, n_experts=256, n_chosen=8))
+    128.0
+    """
+    m, n_experts, n_chosen = whole(
+        "tokens_per_expert", n_concurrent=n_concurrent, n_experts=n_experts, n_chosen=n_chosen
+    )
+    return m * n_chosen / n_experts
+
+
 def moe_law_s(
     m: ArrayLike, *, n_experts: ArrayLike, n_chosen: ArrayLike, numbers: Mapping[str, float]
 ) -> NDArray[np.float64]:

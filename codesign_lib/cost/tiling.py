@@ -208,6 +208,20 @@ def per_rank_waste(size: ArrayLike, n_ranks: ArrayLike, *, multiple: ArrayLike =
     return rank * np.asarray(n_ranks, np.float64) / np.asarray(size, np.float64) - 1
 
 
+def draft_tokens(group: ArrayLike, *, rows: ArrayLike = 128) -> NDArray[np.float64]:
+    r"""Draft tokens with which speculative decoding fills a tile of ``rows`` queries: :math:`D = \text{rows}/G - 1`.
+
+    G (``group``) query heads share a key-value head and D + 1 tokens are verified at once, so G (D + 1) rows multiply
+    one key. Not rounded; 0 where the group alone fills a tile. Source: NVIDIA, Co-designing AI models using
+    speculative decoding for faster LLM inference, 2026-09-02.
+
+    >>> draft_tokens([8, 16, 128]).tolist()
+    [15.0, 7.0, 0.0]
+    """
+    group, rows = whole("draft_tokens", group=group, rows=rows)
+    return np.maximum(rows / group - 1, 0)
+
+
 def _tile(subject: str, tile: tuple[int, int]) -> tuple[float, float]:
     try:
         rows, columns = tile

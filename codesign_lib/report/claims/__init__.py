@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import attention, chips, dimensioning, laws, roofline
+from codesign_lib.report.claims import afd, attention, chips, dimensioning, laws, layout, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -37,6 +37,15 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "scaling_law": laws.scaling_law,
     "granularity": laws.granularity,
     "user_questions": attention.user_questions,
+    "helix_figure1": layout.helix_figure1,
+    "overlap": layout.overlap,
+    "expert_limits": layout.expert_limits,
+    "all_to_all": layout.all_to_all,
+    "sequel": layout.sequel,
+    "step3_work": afd.step3_work,
+    "step3_costs": afd.step3_costs,
+    "fast_afd": afd.fast_afd,
+    "micro_batches": afd.micro_batches,
 }
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
 from codesign_lib.cost import calibration, experts, kernels, tiling
 from codesign_lib.report.claims import gemm, shapes
-from codesign_lib.report.claims.pair import Pair, measured
+from codesign_lib.report.claims.pair import Pair, exact, measured
 from codesign_lib.report.claims.roofline import ARTICLE
 from codesign_lib.specs import hardware, published
 from codesign_lib.specs.published import Claim
@@ -24,21 +24,16 @@ FFNS = ((4096, 256), (4096, 1024), (4096, 4096), (4096, 16384), (7168, 512), (71
 STEPS = (512, 1792, 3584)
 
 
-def _exact(key: str, what: str, value: float, source: str, ours: Callable[[], float], **more: object) -> Pair:
-    claim = Claim(what=what, value=value, source=source, kind="exact", **({"unit": ""} | more))
-    return Pair(key=key, claim=claim, ours=ours)
-
-
 def waves() -> Iterator[Pair]:
     """Tiles and waves, and how one chip's waves compare with another's."""
     for tiles, value in ((148, 1.0), (152, 2.0), (296, 1.0), (304, 1.5), (3584, 1.042), (50000, 1.027)):
         what = f"{tiles:,} tiles: waves on 148 SMs over waves on 152"
-        yield _exact(f"waves/ratio/{tiles}", what, value, WAVES, partial(_wave_ratio, tiles), unit="×", quantum=1e-3)
-    yield _exact("waves/a100", "109 tiles on an A100: waves", 2, A100, partial(_waves_on, 109, "a100_sxm"))
+        yield exact(f"waves/ratio/{tiles}", what, value, WAVES, partial(_wave_ratio, tiles), unit="×", quantum=1e-3)
+    yield exact("waves/a100", "109 tiles on an A100: waves", 2, A100, partial(_waves_on, 109, "a100_sxm"))
     tiles = partial(tiling.n_tiles, 1792, 1792, tile=(256, 128))
-    yield _exact("waves/1792", "1792 × 1792 in tiles of 256×128", 98, A100, tiles)
+    yield exact("waves/1792", "1792 × 1792 in tiles of 256×128", 98, A100, tiles)
     tiles = partial(tiling.n_tiles, 8192, 14336, tile=(128, 256))
-    yield _exact("waves/llama_8b", "Llama-8B MLP, 8192 × 14336 in tiles of 128×256", 3584, WAVES, tiles)
+    yield exact("waves/llama_8b", "Llama-8B MLP, 8192 × 14336 in tiles of 128×256", 3584, WAVES, tiles)
 
 
 def _wave_ratio(tiles: int) -> float:
@@ -52,28 +47,26 @@ def _waves_on(tiles: int, chip: str) -> float:
 def shards() -> Iterator[Pair]:
     """Padding, and what tensor parallelism leaves a rank."""
     gpt = "hidden size of gpt-oss-120b's config.json; block scale layout of NVIDIA cuBLAS"
-    yield _exact("shards/2880", "2,880 padded to 128", 2944, gpt, partial(tiling.padded, 2880, 128))
+    yield exact("shards/2880", "2,880 padded to 128", 2944, gpt, partial(tiling.padded, 2880, 128))
     ours = partial(tiling.padding_waste, 2880, 128)
-    yield _exact("shards/2880/waste", "2,880 padded to 128: waste", 0.022, gpt, ours, quantum=1e-3)
+    yield exact("shards/2880/waste", "2,880 padded to 128: waste", 0.022, gpt, ours, quantum=1e-3)
     ours = partial(tiling.scale_waste, 2880, 2880)
-    yield _exact("shards/2880/scales", "2880 × 2880: waste of the scales", 0.022, gpt, ours, quantum=1e-3)
+    yield exact("shards/2880/scales", "2880 × 2880: waste of the scales", 0.022, gpt, ours, quantum=1e-3)
     wide = "expert widths of published configurations, cut for tensor parallelism"
     for size, ranks in ((1536, 8), (3072, 16), (18432, 32)):
         what = f"{size:,} over {ranks} ranks, modulo 128"
-        yield _exact(f"shards/{size}", what, 64, wide, partial(_left_over, size, ranks, 128))
+        yield exact(f"shards/{size}", what, 64, wide, partial(_left_over, size, ranks, 128))
     for size, value, thread in ((1856, 464, 36807), (704, 176, 49591)):
         source = f"github.com/vllm-project/vllm/pull/{thread}"
         ours = partial(tiling.per_rank, size, 4)
-        yield _exact(f"shards/{size}/tp4", f"{size:,} over 4 ranks", value, source, ours)
+        yield exact(f"shards/{size}/tp4", f"{size:,} over 4 ranks", value, source, ours)
     tp6 = "github.com/local-inference-lab/vllm/pull/80"
     for multiple, value in ((32, 352), (128, 384)):
         ours = partial(tiling.per_rank, 2048, 6, multiple=multiple)
-        yield _exact(f"shards/2048/{multiple}", f"2,048 over 6 ranks, in {multiple}s", value, tp6, ours)
-    yield _exact("shards/2048/work", "2,048 over 6 ranks: 128s over 32s", 0.09, tp6, _more_expert_work, quantum=1e-2)
+        yield exact(f"shards/2048/{multiple}", f"2,048 over 6 ranks, in {multiple}s", value, tp6, ours)
+    yield exact("shards/2048/work", "2,048 over 6 ranks: 128s over 32s", 0.09, tp6, _more_expert_work, quantum=1e-2)
     ours = partial(_idle_experts, 256, 8)
-    yield _exact(
-        "shards/redundant", "256 experts, 8 a token, computed densely: idle", 0.969, BLOG24, ours, quantum=1e-3
-    )
+    yield exact("shards/redundant", "256 experts, 8 a token, computed densely: idle", 0.969, BLOG24, ours, quantum=1e-3)
 
 
 def _left_over(size: int, ranks: int, multiple: int) -> float:
@@ -92,7 +85,7 @@ def sm_counts() -> Iterator[Pair]:
     """The SM count that the steps of several n and k identify, against the chip's."""
     for name, n_sms in (("gb300", 152), ("gb200", 152), ("b200_sxm", 148), ("b300_sxm", 148)):
         chip = hardware.chip(name)
-        yield _exact(f"sm_counts/{name}", f"SMs of {chip}", n_sms, chip.source, partial(_best_sm_count, name))
+        yield exact(f"sm_counts/{name}", f"SMs of {chip}", n_sms, chip.source, partial(_best_sm_count, name))
 
 
 def _best_sm_count(chip: str) -> float:

@@ -23,6 +23,12 @@ class Pair:
         return self.claim.check(self.ours())
 
 
+def exact(key: str, what: str, value: float, source: str, ours: Callable[[], float], **more: object) -> Pair:
+    """A pair of kind ``exact``; ``more`` are fields of the claim: ``unit``, ``quantum``, ``rtol``."""
+    claim = Claim(what=what, value=value, source=source, kind="exact", **({"unit": ""} | more))
+    return Pair(key=key, claim=claim, ours=ours)
+
+
 @cache
 def recorded_gaps() -> Mapping[str, float]:
     """Gap by key, from ``data/recorded_gaps.csv``."""

@@ -1,0 +1,146 @@
+"""Attention and FFN cut differently: Helix's closed forms, limits of expert parallelism, when attention DP pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from codesign_lib.cost import collectives, experts, tiling
+from codesign_lib.report.claims.attention import LIMIT
+from codesign_lib.report.claims.pair import Pair, exact, measured
+from codesign_lib.report.claims.roofline import ARTICLE
+from codesign_lib.serving import helix
+from codesign_lib.specs import formats, models, published
+
+HELIX = "Helix Parallelism, arXiv:2507.07120"
+DRAFTS = "NVIDIA, Co-designing AI models using speculative decoding for faster LLM inference, 2026-09-02"
+BLOG18 = "TensorRT-LLM technical blog 18, one-sided all-to-all"
+EPLB = "TensorRT-LLM technical blog 4, table 1"
+FIGURE1 = dict(n_kv_heads=8, d_head=128, chip="gb200", fmt="fp4_payload")
+"""Helix's figure 1: batch 8, 128 query heads, FFN of 65,536; half a byte an element, 8 TB/s."""
+
+
+def helix_figure1() -> Iterator[Pair]:
+    """Values of the appendix' formulas, a layer; TP all the way, and TP of attention capped at 8."""
+    widths = (1, 2, 4, 8, 16, 32, 64)
+    how = dict(unit="s", quantum=1e-8)
+    for tp, value in zip(widths, (1024, 512, 256, 128, 128, 128, 128), strict=True):
+        ours = partial(_cache_s, tp, 1)
+        yield exact(f"helix_figure1/kv/tp{tp}", f"KV read, 1M tokens, TP {tp}", value * 1e-6, HELIX, ours, **how)
+    for kvp, value in zip((1, 2, 4, 8, 16), (128, 64, 32, 16, 8), strict=True):
+        what = f"KV read, 1M tokens, TP 8, KVP {kvp}"
+        ours = partial(_cache_s, 8, kvp)
+        yield exact(f"helix_figure1/kv/kvp{kvp}", what, value * 1e-6, HELIX, ours, **how)
+    through = (236.98, 118.49, 59.24, 29.62, 14.94, 7.60, 3.93)
+    capped = (236.98, 118.49, 59.24, 29.62, 17.04, 10.75, 7.60)
+    for name, row, cap in (("all", through, 64), ("capped", capped, 8)):
+        for tp, value in zip(widths, row, strict=True):
+            what = f"weight read, TP {tp}" + (", attention's at most 8" if cap == 8 else "")
+            ours = partial(_weights_s, min(tp, cap), tp)
+            yield exact(f"helix_figure1/weights/{name}/tp{tp}", what, value * 1e-6, HELIX, ours, **how)
+    what = "context from which KV takes longer than weights, TP 8"
+    yield exact("helix_figure1/crossover", what, 231_424, HELIX, _crossover, unit="tokens")
+
+
+def _cache_s(tp: int, kvp: int) -> float:
+    return float(helix.kv_read_s(1e6, n_batch=8, tp=tp, kvp=kvp, **FIGURE1))
+
+
+def _weights_s(tp_attention: int, tp_ffn: int) -> float:
+    how = dict(n_heads=128, d_ffn=65_536, tp_attention=tp_attention, tp_ffn=tp_ffn)
+    return float(helix.weight_read_s(**how, **FIGURE1))
+
+
+def _crossover() -> float:
+    return float(helix.crossover_tokens(n_batch=8, n_heads=128, d_ffn=65_536, tp=8, **FIGURE1))
+
+
+def overlap() -> Iterator[Pair]:
+    """HOP-B's figure 3: eight requests, two units of attention and 1.2 of exchange each."""
+    for overlapped, value, quantum in ((False, 25.6, 0.1), (True, 17.0, 1.0)):
+        ours = partial(helix.batchwise_s, 8, 2.0, 1.2, overlapped=overlapped)
+        what = f"eight requests, exchange {'overlapped' if overlapped else 'exposed'}, units of time"
+        yield exact(f"overlap/{overlapped}", what, value, f"{HELIX}, figure 3", ours, quantum=quantum)
+
+
+def expert_limits() -> Iterator[Pair]:
+    """What expert parallelism costs at least a token, and the bytes of the all-to-all."""
+    for name, chip, across, value in (("ib", "h100_sxm", True, 14.76e-3), ("nvlink", "gb200", False, 0.82e-3)):
+        what = f"two all-to-alls in 61 layers over {'one 400 Gb/s NIC' if across else 'NVLink'}"
+        ours = partial(_step_limit, chip, across)
+        yield exact(f"expert_limits/{name}", what, value, LIMIT, ours, unit="s", quantum=1e-5)
+    for fmt, value in (("bf16", 14_336), ("mxfp8", 7392), ("nvfp4", 4032)):
+        ours = partial(_token_bytes, fmt)
+        yield exact(f"expert_limits/{fmt}", f"a token of 7,168 in {fmt}", value, BLOG18, ours, unit="B")
+    ours = partial(_gathered_over_sent, 8)
+    yield exact("expert_limits/ep8", "all-gather over all-to-all, EP 8, 8 of 256", 1.0, BLOG18, ours, unit="×")
+    ours = partial(_gathered_over_sent, 32)
+    yield exact("expert_limits/ep32", "all-gather over all-to-all, EP 32, 8 of 256", 4.0, BLOG18, ours, unit="×")
+    for slots, ranks in ((9, 32), (8, 36)):
+        what = f"expert slots of EP {ranks}, {slots} a rank"
+        ours = partial(np.multiply, slots, ranks)
+        yield exact(f"expert_limits/slots{slots}", what, 288, EPLB, ours)
+    source = "TensorRT-LLM technical blog 8: a rank's valid tokens, m·c/EP"
+    ours = partial(experts.tokens_per_expert, 12, n_experts=32, n_chosen=8)
+    yield exact("expert_limits/valid", "12 tokens, 8 choices, EP 32: pairs a rank", 3, source, ours)
+
+
+def _step_limit(chip: str, across: bool) -> float:
+    return 2 * 61 * float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across))
+
+
+def _sent_bytes(n_tokens: int, ep: int, fmt: str) -> float:
+    size = formats.as_format(fmt).bytes_per_element
+    return float(collectives.dispatch_bytes(n_tokens, ep=ep, d_model=7168, n_chosen=8, bytes_per_element=size))
+
+
+def _token_bytes(fmt: str) -> float:
+    return _sent_bytes(1, 1, fmt)
+
+
+def _gathered_over_sent(ep: int) -> float:
+    return ep * 7168 * 2 / _sent_bytes(1, ep, "bf16")
+
+
+def all_to_all() -> Iterator[Pair]:
+    """Measured dispatch and combine at 32 tokens a rank against the bandwidth bound, and the form fitted to them."""
+    t = published.table("moe_all_to_all")
+    for ep in (8, 16, 32, 64):
+        row = t.where(ep=float(ep), n_tokens=32.0)
+        value = float(row["dispatch_s"][0] + row["combine_s"][0])
+        what = f"dispatch and combine, 32 tokens a rank, EP {ep}"
+        yield measured(f"all_to_all/bound/ep{ep}", f"{what}: bound", value, "s", BLOG18, partial(_exchange_bound, ep))
+        yield measured(f"all_to_all/form/ep{ep}", f"{what}: fitted", value, "s", BLOG18, partial(_exchange, ep))
+
+
+def _exchange_bound(ep: int) -> float:
+    return float(collectives.point_to_point_s(2 * _sent_bytes(32, ep, "bf16"), chip="gb200"))
+
+
+def _exchange(ep: int) -> float:
+    return sum(float(collectives.moe_all_to_all_s(32, phase=p, ep=ep)) for p in ("dispatch", "combine"))
+
+
+def sequel() -> Iterator[Pair]:
+    """Statements of the article and its sequels that are arithmetic; and when attention DP pays."""
+    for group, value in ((8, 15), (16, 7), (32, 3)):
+        ours = partial(tiling.draft_tokens, group)
+        yield exact(f"sequel/drafts/g{group}", f"drafts that fill 128 rows, G = {group}", value, DRAFTS, ours)
+    ours = partial(experts.tokens_per_expert, 4096, n_experts=256, n_chosen=8)
+    yield exact("sequel/rows", "rows of an expert, 4,096 requests, 8 of 256", 128, ARTICLE, ours)
+    source = "sgl-project/sglang issue 2882: attention weights in FP8 over cache bytes a token in BF16"
+    what = "tokens in flight from which DeepSeek-V3's attention DP reads less than TP"
+    yield exact("sequel/dp", what, 162_400, source, _dp_tokens, unit="tokens", quantum=100)
+    for model, value in (("deepseek_r1", 70_272), ("qwen2_5_72b", 327_680), ("llama_3_1_405b", 516_096)):
+        of = models.MODELS[model]
+        ours = partial(of.kv_bytes_per_token, "bf16")
+        yield exact(f"sequel/kv/{model}", f"{of} in BF16, KV a token", value, LIMIT, ours, unit="B")
+
+
+def _dp_tokens() -> float:
+    r1 = models.MODELS["deepseek_r1"]
+    weights = r1.n_params_by_part["attention"] * formats.FP8.bytes_per_element
+    how = dict(weight_bytes=weights, kv_bytes_per_token=r1.kv_bytes_per_token("bf16"))
+    return float(helix.attention_dp_tokens(**how, n_gpus=8))
