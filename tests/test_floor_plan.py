@@ -35,6 +35,7 @@ WINGS = {
         {"layout"},
         {"shards"},
         {"memory", "exchange"},
+        {"parts"},
         {"decode", "prefill", "afd"},
         {"frontier"},
     ],

@@ -31,21 +31,19 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.cost import ops, roofline
+from codesign_lib.cost import roofline
 from codesign_lib.cost.attention_kernels import attention_decode_s
-from codesign_lib.cost.kernels import gemm_s
 from codesign_lib.cost.latent_kernels import latent_decode_s
-from codesign_lib.cost.moe_kernels import moe_s
 from codesign_lib.cost.ops import attention, recurrent
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import exchange, shards
-from codesign_lib.serving.exchange import Network
 from codesign_lib.serving.layout import Layout, check
+from codesign_lib.serving.parts import Step, ffn_s, linear_s
 from codesign_lib.specs.formats import BF16, Precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, Ffn, LatentAttention, Mixer, Recurrent
+from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, LatentAttention, Mixer, Recurrent
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import as_floats, not_negative
@@ -103,23 +101,6 @@ class DecodeStep:
         return sum(self.parts_s.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _On:
-    """What every part of a step needs to know."""
-
-    chip: Chip
-    precision: Precision
-    engine: str
-    bound: bool
-    transfer_from: str | None
-    routing: str
-    layout: Layout
-    n_tokens: NDArray  # of one replica in a step
-    n_all_tokens: NDArray  # of all replicas
-    n_sequences: NDArray  # of one replica in a step
-    n_each: NDArray  # tokens a sequence
-
-
 def decode_step_s(
     model: Model | str,
     chip: Chip | str,
@@ -155,7 +136,7 @@ def decode_step_s(
     """
     of, c, subject = as_model(model), as_chip(chip), "decode_step_s"
     b, s = whole(subject, batch=batch, n_context=n_context)
-    (draft,) = not_negative(subject, n_draft=n_draft)
+    (each,) = whole(subject, n_draft=1 + not_negative(subject, n_draft=n_draft)[0])  # tokens a sequence
     for name, value in (("hop_b", hop_b), ("bound", bound)):
         if not isinstance(value, bool):
             raise ValueError(f"{subject}: {name} is {value!r}; allowed: True, False")
@@ -166,32 +147,31 @@ def decode_step_s(
     held = np.ceil(b / dp)
     n_micro = np.minimum(pp, held)
     here = np.ceil(held / n_micro)
-    each = 1 + np.floor(draft)
     everywhere = np.minimum(dp * here, np.ceil(b / n_micro))
-    on = _On(chip=c, precision=precision, engine=engine, bound=bound, transfer_from=transfer_from, routing=routing,
+    on = Step(chip=c, precision=precision, engine=engine, bound=bound, transfer_from=transfer_from, routing=routing,
              layout=layout, n_tokens=here * each, n_all_tokens=everywhere * each, n_sequences=here,
              n_each=each)  # fmt: skip
-    net = Network(chip=c, engine=engine, bound=bound)
+    net = on.network
     d, found = of.config.d_model, shards.kinds(of)
     parts = dict.fromkeys(("projections_s", "attention_s", "ffn_s", "experts_s", "head_s", "communication_s"), 0.0)
     for mixer, n in found.mixers:
-        linear = sum(_linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
-        mixing, merge = _mixing_s(mixer, s, on), _merge_s(mixer, on, net)
-        if hop_b and np.ndim(merge):
+        linear = sum(linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
+        mixing, merge = _mixing_s(mixer, s, on), _merge_s(mixer, on)
+        if hop_b:
             merge = np.maximum(mixing + merge / here, merge + mixing / here) - mixing
         reduce = exchange.dense_s(on.n_all_tokens, d, layout=layout, n_ranks=layout.n_replica, on=net)
         for name, value in zip(parts, (linear, mixing, 0.0, 0.0, 0.0, merge + reduce), strict=True):
             parts[name] = parts[name] + n * value
     for ffn, n in found.ffns:
-        dense, experts, sent = _ffn_s(ffn, d, on, net)
+        dense, experts, sent = ffn_s(ffn, d, on)
         for name, value in (("ffn_s", dense), ("experts_s", experts), ("communication_s", sent)):
             parts[name] = parts[name] + n * value
     for rest, n in found.others:
-        parts["ffn_s"] = parts["ffn_s"] + n * sum(_linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d))
+        parts["ffn_s"] = parts["ffn_s"] + n * sum(linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d))
     layers = sum(parts.values())
     for x in shards.outer_shards(of, layout):
         if x.of.kind:
-            parts["head_s"] = parts["head_s"] + _linear_s(x, on.n_tokens, on)
+            parts["head_s"] = parts["head_s"] + linear_s(x, on.n_tokens, on)
     sent = exchange.ends_s(on.n_tokens, d, of.config.n_vocab, layout=layout, on=net)
     over = NO_OVERHEAD if bound else overhead
     parts["overhead_s"] = over.step_s + over.layer_s * of.n_layers + over.sequence_s * here
@@ -206,25 +186,7 @@ def decode_step_s(
     return DecodeStep(**{name: np.broadcast_to(x, shape)[()] for name, x in parts.items()})
 
 
-def _linear_s(x: shards.Shard, n_tokens: NDArray, on: _On) -> NDArray[np.float64]:
-    p = on.precision
-    weights = shards.format_of(x.of, p)
-    inputs = weights if x.of.kind == "head" or x.of.kind in shards.IN_BF16 else p.activations
-    n = x.n * x.count  # equal matrices side by side are one launch
-    if on.bound:
-        return roofline.time_s(
-            ops.linear(n_tokens, x.k, n, inputs=inputs, weights=weights, outputs=BF16), on.chip, inputs
-        )
-    if weights.peak != inputs.peak:
-        raise ValueError(
-            f"decode_step_s: no calibrated kernel multiplies {inputs.name} activations by {weights.name} weights; "
-            "allowed: both in one format, or bound=True (the roofline)"
-        )
-    how = dict(chip=on.chip, fmt=weights, engine=on.engine, transfer_from=on.transfer_from)
-    return gemm_s(n_tokens, x.k, n, **how)
-
-
-def _mixing_s(mixer: Mixer, s: NDArray, on: _On) -> NDArray[np.float64]:
+def _mixing_s(mixer: Mixer, s: NDArray, on: Step) -> NDArray[np.float64]:
     """Cache and state of one layer."""
     tp, kvp = (np.asarray(x, np.float64) for x in (on.layout.tp_attention, on.layout.kvp))
     b, kv = on.n_sequences, on.precision.kv
@@ -268,7 +230,7 @@ def _seen(mixer: Mixer, s: NDArray) -> NDArray[np.float64]:
     return (s - 1) % mixer.window_tokens + 1 if mixer.kind == "chunked" else np.minimum(s, mixer.window_tokens)
 
 
-def _merge_s(mixer: Mixer, on: _On, net: Network) -> NDArray[np.float64]:
+def _merge_s(mixer: Mixer, on: Step) -> NDArray[np.float64]:
     """The all-to-all of partial outputs; absorbed latent attention exchanges them in the latent's size."""
     if isinstance(mixer, Recurrent) or np.all(np.asarray(on.layout.kvp) == 1):
         return np.zeros(())
@@ -277,25 +239,4 @@ def _merge_s(mixer: Mixer, on: _On, net: Network) -> NDArray[np.float64]:
         width = mixer.d_value
     else:
         width = mixer.kv_rank if isinstance(mixer, LatentAttention) else mixer.d_head
-    return exchange.merge_s(on.n_tokens, heads, width, layout=on.layout, on=net)
-
-
-def _ffn_s(ffn: Ffn, d_model: int, on: _On, net: Network) -> tuple[NDArray, NDArray, NDArray]:
-    """Dense products, routed experts and communication of one feed-forward block."""
-    layout, m, ranks = on.layout, on.n_tokens, np.asarray(on.layout.n_dense_ranks, np.float64)
-    shared = np.minimum(on.n_all_tokens, m * np.maximum(ranks / layout.n_replica, 1))
-    dense = 0.0
-    for x in shards.ffn_shards(ffn, d_model, layout):
-        if x.of.kind and x.of.kind != "expert":
-            dense = dense + _linear_s(x, np.ceil(shared) if x.of.kind in ("ffn", "shared_expert") else m, on)
-    if not ffn.n_experts:
-        return dense, 0.0, exchange.dense_s(on.n_all_tokens, d_model, layout=layout, n_ranks=ranks, on=net)
-    ep, fmt = np.asarray(layout.ep, np.float64), on.precision.experts or on.precision.weights
-    computing = ffn.n_experts / (ffn.n_experts + ffn.n_idle_experts)  # the others of a token's choices do nothing
-    experts = moe_s(
-        np.ceil(on.n_all_tokens * computing), d_model=ffn.d_latent or d_model, d_expert=ffn.d_expert,
-        n_experts=np.ceil(ffn.n_experts / ep) * ep, n_chosen=ffn.n_active_experts, ep=ep, tp=layout.tp_ffn,
-        gated=ffn.gated, chip=on.chip, fmt=fmt, engine=on.engine, routing=on.routing, bound=on.bound,
-    )  # fmt: skip
-    how = dict(layout=layout, activations=on.precision.activations, routing=on.routing, on=net)
-    return dense, experts, exchange.experts_s(on.n_all_tokens, ffn, d_model, **how)
+    return exchange.merge_s(on.n_tokens, heads, width, layout=on.layout, on=on.network)
