@@ -104,12 +104,15 @@ def attention_decode_s(
     engine: str = "trtllm",
     bound: bool = False,
     repeated: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds of decoding attention in one layer on one GPU: a new token in each of ``n_batch`` sequences.
 
     The formula is this module's. ``n_context`` counts the new token; heads are those this GPU holds; ``fmt`` is the
-    cache's (bf16 or fp8), queries and outputs are BF16. ``bound=True`` is the roofline. Sizes broadcast and are whole
-    and at least 1, heads a multiple of the key-value heads, else ValueError; so is what is not calibrated.
+    cache's (bf16 or fp8), queries and outputs are BF16. ``bound=True`` is the roofline. ``transfer_from`` takes another
+    chip's kernels and fitted numbers (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's datasheet.
+    Sizes broadcast and are whole and at least 1, heads a multiple of the key-value heads, else ValueError; so is what
+    is not calibrated.
 
     >>> sizes = dict(n_heads=64, n_kv_heads=8, n_batch=8, chip="gb300", fmt="bf16")
     >>> t = attention_decode_s([8192, 32_768], **sizes)
@@ -124,15 +127,17 @@ def attention_decode_s(
     fmt, c = as_format(fmt), as_chip(chip)
     work = attention.decode(s, n_heads=h, n_kv_heads=k, d_head=d, n_batch=b, kv=fmt)
     least = roofline.time_s(work, c, fmt)
-    if bound:
+    if calibration.wants_bound(subject, bound, transfer_from):
         return least
-    numbers = calibration.fitted(subject, _FUSED, c, engine, fmt.name)
+    calibration.needs(subject, c, "n_sms", *(("l2_bytes",) if repeated else ()))
+    how = dict(engine=engine, fmt=fmt.name, transfer_from=transfer_from)
+    numbers = calibration.fitted(subject, _FUSED, c, **how)
     found, groups = np.full(np.shape(least), np.nan), h / k
-    for kernel in DECODE_KERNELS[engine, c.name in HOPPER]:
+    for kernel in DECODE_KERNELS[engine, (transfer_from or c.name) in HOPPER]:
         of = (groups >= kernel.groups[0]) & (groups <= kernel.groups[1])
         if np.any(of):
             if kernel.numbers != _FUSED:
-                numbers = calibration.fitted(subject, kernel.numbers, c, engine, fmt.name)
+                numbers = calibration.fitted(subject, kernel.numbers, c, **how)
             time_s = decode_form_s(s, b, h, k, d, chip=c, fmt=fmt, kernel=kernel, numbers=numbers, repeated=repeated)
             found = np.where(of, time_s, found)
     return np.maximum(found, least)[()]
@@ -188,12 +193,14 @@ def attention_prefill_s(
     fmt: Format | str,
     engine: str = "trtllm",
     bound: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds of causal attention in one layer over ``n_new`` tokens behind ``n_prefix`` cached ones.
 
     The formula is this module's. ``fmt`` is that of the products and of the cache (bf16 or fp8). No table measures a
     prefix: with one, the time follows from the form and is not validated. ``bound=True`` is the roofline, with three
-    roofs. Sizes broadcast and are whole and at least 1 (the prefix 0), else ValueError; so is what is not calibrated.
+    roofs; ``transfer_from`` as in ``attention_decode_s``. Sizes broadcast and are whole and at least 1 (the prefix 0),
+    else ValueError; so is what is not calibrated.
 
     >>> t = attention_prefill_s([16_384, 32_768], n_heads=64, n_kv_heads=8, chip="gb300", fmt="fp8")
     >>> bool(3.5 < t[1] / t[0] < 4)                                # causal: four times the pairs, less the launch
@@ -208,9 +215,10 @@ def attention_prefill_s(
     fmt, c = as_format(fmt), as_chip(chip)
     how = dict(n_heads=h, n_kv_heads=k, d_head=d, d_value=v, n_batch=b)
     least = roofline.time_s(attention.prefill(n, p, **how, window_tokens=window, kv=fmt), c, fmt)
-    if bound:
+    if calibration.wants_bound(subject, bound, transfer_from):
         return least
-    numbers = calibration.fitted(subject, "attention_prefill", c, engine, fmt.name)
+    calibration.needs(subject, c, "n_sms", "exp_per_s")
+    numbers = calibration.fitted(subject, "attention_prefill", c, engine, fmt.name, transfer_from=transfer_from)
     time_s = prefill_form_s(n, p, b, h, k, d, v, window, chip=c, fmt=fmt, numbers=numbers)
     return np.maximum(time_s, least)[()]
 

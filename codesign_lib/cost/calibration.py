@@ -23,6 +23,9 @@ from codesign_lib.specs.quantities import positive
 UNIVERSAL = "universal"
 """Name of the set that is fitted to all chips at once, which is what a new chip may expect."""
 
+RATES = ("operand_bytes_per_s", "stream_bytes_per_s")
+"""Numbers that are rates of one SM."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
@@ -89,35 +92,82 @@ def chips(kernel: str, engine: str, fmt: str) -> tuple[str, ...]:
     return tuple(c.chip for c in table() if (c.kernel, c.engine, c.fmt) == (kernel, engine, fmt))
 
 
-def fitted(subject: str, kernel: str, chip: Chip | str, engine: str, fmt: str) -> Mapping[str, float]:
+def wants_bound(subject: str, bound: bool, transfer_from: str | None) -> bool:
+    """Whether the roofline is asked for, which takes no fitted numbers: with ``transfer_from`` ValueError.
+
+    >>> wants_bound("gemm_s", True, None)
+    True
+    """
+    if not isinstance(bound, bool):
+        raise ValueError(f"{subject}: bound is {bound!r}; allowed: True, False")
+    if bound and transfer_from is not None:
+        raise ValueError(f"{subject}: bound=True takes no fitted numbers; allowed: either bound=True or transfer_from")
+    return bound
+
+
+def needs(subject: str, chip: Chip, *names: str) -> None:
+    """Refuses a chip that lacks a number of its datasheet without which ``subject`` has only the roofline."""
+    for name in names:
+        if getattr(chip, name) is None:
+            raise ValueError(
+                f"{subject}: {chip.title} has no {name}: it is not public; allowed: bound=True (the roofline)"
+            )
+
+
+def fitted(
+    subject: str, kernel: str, chip: Chip | str, engine: str, fmt: str, *, transfer_from: str | None = None
+) -> Mapping[str, float]:
     """The numbers of ``kernel`` for that chip, for ``subject``, the function that asks.
 
+    ``transfer_from`` takes those of another chip, or of the ``universal`` set, instead. Shares of a peak, of the
+    bandwidth or of the links are used as they are, with this chip's datasheet; so are seconds, which launching,
+    waiting and synchronising take on any chip; rates of one SM grow with the peak an SM and do not shrink where that is
+    lower (tensor cores can be slowed without what feeds them).
+
     Raises ValueError for an engine that nobody fitted, a chip without numbers, and a ``Chip`` whose datasheet differs
-    from the one that was measured; each names ``bound=True``, the roofline, as the way out.
+    from the one that was measured; each names what there is.
 
     >>> fitted("attention_decode_s", "attention_decode", "mi300x", "trtllm", "bf16")
     Traceback (most recent call last):
     ValueError: attention_decode_s: MI300X has no calibrated trtllm bf16; calibrated: h100_sxm, h200_sxm, b200_sxm,
-    b300_sxm, gb200, gb300; allowed: bound=True (the roofline)
+    b300_sxm, gb200, gb300; allowed: bound=True (the roofline), or transfer_from=one of these
+    >>> fitted("attention_decode_s", "attention_decode", "h20", "trtllm", "bf16", transfer_from="h200_sxm")["launch_s"]
+    1.319e-05
     """
     c = hardware.chip(chip)
+    if not isinstance(transfer_from, str | None):
+        raise ValueError(
+            f"{subject}: transfer_from is {transfer_from!r}; allowed: the name of a calibrated chip, or None"
+        )
     engines = tuple(dict.fromkeys(x.engine for x in table() if x.kernel == kernel))
     if engine not in engines:
         raise ValueError(
             f"{subject}: engine is {engine!r}; allowed: {', '.join(engines)}, or bound=True (the roofline)"
         )
-    found = find(kernel, c.name, engine, fmt)
+    found = find(kernel, c.name if transfer_from is None else transfer_from, engine, fmt)
     if found is None:
         known = ", ".join(chips(kernel, engine, fmt)) or "none"
+        who = c.title if transfer_from is None else f"transfer_from={transfer_from!r}"
         raise ValueError(
-            f"{subject}: {c.title} has no calibrated {engine} {fmt}; calibrated: {known}; "
-            "allowed: bound=True (the roofline)"
+            f"{subject}: {who} has no calibrated {engine} {fmt}; calibrated: {known}; "
+            "allowed: bound=True (the roofline), or transfer_from=one of these"
         )
-    if c != hardware.CHIPS.get(c.name):
+    if transfer_from is None and c != hardware.CHIPS.get(c.name):
         raise ValueError(
-            f"{subject}: this {c.title} is not the one that was measured; allowed: bound=True (the roofline)"
+            f"{subject}: this {c.title} is not the one that was measured; allowed: transfer_from={c.name!r} "
+            "(its fitted numbers with the changed datasheet), or bound=True (the roofline)"
         )
-    return found.numbers
+    if transfer_from not in hardware.CHIPS:
+        return found.numbers
+    return _rates_grown(found.numbers, hardware.CHIPS[transfer_from], c, fmt)
+
+
+def _rates_grown(numbers: Mapping[str, float], source: Chip, chip: Chip, fmt: str) -> Mapping[str, float]:
+    rates = [name for name in numbers if name in RATES]
+    if not rates:
+        return numbers
+    grown = chip.peak_flops_per_s(fmt) / source.peak_flops_per_s(fmt) * (source.n_sms / chip.n_sms)
+    return {**numbers, **{name: numbers[name] * max(1.0, grown) for name in rates}}
 
 
 def gemm(chip: str, engine: str, fmt: str) -> Calibration:

@@ -64,10 +64,12 @@ def all_reduce_s(
     engine: str = NCCL,
     bound: bool = False,
     in_network: bool = True,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds until ``n_ranks`` GPUs hold the sum of their buffers of ``n_bytes``. ``engine``: nccl, trtllm or sglang.
 
-    ``in_network=False`` takes the bound without addition in the switch. Sizes broadcast; bytes above 0, ranks whole
+    ``in_network=False`` takes the bound without addition in the switch. ``transfer_from`` takes another chip's numbers
+    with this chip's links, which must be a switch as well. Sizes broadcast; bytes above 0, ranks whole
     and at least 1 (1 takes no time), else ValueError; so are refused a chip or engine without calibration, and more
     ranks than the scale-up domain holds, for which there is ``bound=True``.
 
@@ -75,25 +77,40 @@ def all_reduce_s(
     >>> bool((t > all_reduce_s(2**21, n_ranks=[2, 4], chip="gb300", bound=True)).all())
     True
     """
-    return _collective_s("all_reduce", n_bytes, n_ranks, chip, engine, bound, in_network)
+    return _collective_s("all_reduce", n_bytes, n_ranks, chip, engine, bound, transfer_from, in_network)
 
 
 def all_gather_s(
-    n_bytes: ArrayLike, *, n_ranks: ArrayLike, chip: Chip | str, bound: bool = False
+    n_bytes: ArrayLike,
+    *,
+    n_ranks: ArrayLike,
+    chip: Chip | str,
+    bound: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds until every GPU holds all ``n_bytes``, of which each had its share; NCCL. See :py:func:`all_reduce_s`."""
-    return _collective_s("all_gather", n_bytes, n_ranks, chip, NCCL, bound)
+    return _collective_s("all_gather", n_bytes, n_ranks, chip, NCCL, bound, transfer_from)
 
 
 def reduce_scatter_s(
-    n_bytes: ArrayLike, *, n_ranks: ArrayLike, chip: Chip | str, bound: bool = False
+    n_bytes: ArrayLike,
+    *,
+    n_ranks: ArrayLike,
+    chip: Chip | str,
+    bound: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds until every GPU holds its share of the sum of buffers of ``n_bytes``; NCCL."""
-    return _collective_s("reduce_scatter", n_bytes, n_ranks, chip, NCCL, bound)
+    return _collective_s("reduce_scatter", n_bytes, n_ranks, chip, NCCL, bound, transfer_from)
 
 
 def all_to_all_s(
-    n_bytes: ArrayLike, *, n_ranks: ArrayLike, chip: Chip | str, bound: bool = False
+    n_bytes: ArrayLike,
+    *,
+    n_ranks: ArrayLike,
+    chip: Chip | str,
+    bound: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds until every GPU has sent each other its share of a buffer of ``n_bytes``; NCCL.
 
@@ -101,7 +118,7 @@ def all_to_all_s(
     >>> bool((per_rank[1:] > per_rank[:-1]).all())              # 1 − 1/G: hardly grows
     True
     """
-    return _collective_s("all_to_all", n_bytes, n_ranks, chip, NCCL, bound)
+    return _collective_s("all_to_all", n_bytes, n_ranks, chip, NCCL, bound, transfer_from)
 
 
 def point_to_point_s(n_bytes: ArrayLike, *, chip: Chip | str, across: bool = False) -> NDArray[np.float64]:
@@ -137,19 +154,24 @@ def bound_s(
 
 
 def _collective_s(
-    operation: str, n_bytes, n_ranks, chip, engine: str, bound: bool, in_network: bool = True
+    operation: str, n_bytes, n_ranks, chip, engine: str, bound: bool, transfer_from: str | None, in_network: bool = True
 ) -> NDArray[np.float64]:
     subject, c = f"{operation}_s", as_chip(chip)
     (size,), (ranks,) = positive(subject, n_bytes=n_bytes), whole(subject, n_ranks=n_ranks)
     least = bound_s(operation, size, n_ranks=ranks, chip=c, in_network=in_network)
-    if bound:
+    if calibration.wants_bound(subject, bound, transfer_from):
         return least
     if np.any(ranks > c.n_scale_up):
         raise ValueError(
             f"{subject}: n_ranks is {np.max(ranks):g}; allowed: up to {c.n_scale_up}, the scale-up domain of "
             f"{c.title}, or bound=True (the roofline)"
         )
-    numbers = calibration.fitted(subject, operation, c, engine, "any")
+    numbers = calibration.fitted(subject, operation, c, engine, "any", transfer_from=transfer_from)
+    if transfer_from is not None and c.link_topology != "switch":
+        raise ValueError(
+            f"{subject}: {c.title} has links in a {c.link_topology}; allowed with transfer_from: a switch, which all "
+            "calibrated chips have, or bound=True (the roofline)"
+        )
     how = dict(link_bytes_per_s=c.link_bytes_per_s, engine=engine, numbers=numbers)
     return np.maximum(form_s(operation, size, ranks, **how), least)[()]
 

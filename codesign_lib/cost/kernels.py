@@ -40,7 +40,7 @@ from codesign_lib.cost import calibration, ops, roofline
 from codesign_lib.cost.blocks import in_blocks
 from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.formats import BF16, NVFP4, Format, as_format
-from codesign_lib.specs.hardware import CHIPS, Chip
+from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.quantities import common_shape
 
@@ -101,8 +101,8 @@ def gemm_s(
     The formula is this module's. ``fmt`` is bf16, fp8, fp8_block or nvfp4; ``engine`` is trtllm or sglang, whose
     kernels differ. ``bound=True`` is the roofline instead (no engine's number enters). ``transfer_from`` takes the
     fitted numbers of another chip, or of the ``universal`` set, with this chip's datasheet: a guess for a chip that
-    nobody measured; ``tools/validate_gemm.py`` prints what such guesses are worth. Between chips the rate at which
-    operands are fed is taken to grow with the peak an SM, as tensor cores and their feed are designed together.
+    nobody measured; ``tools/validate_gemm.py`` prints what such guesses are worth, and
+    :py:func:`codesign_lib.cost.calibration.fitted` says what grows with the chip.
 
     Sizes broadcast and are whole and at least 1, in NVFP4 k a multiple of 16, else ValueError. So are refused: a format
     or engine without kernel (the bound takes any format), a chip without calibration, a ``Chip`` whose numbers differ
@@ -120,11 +120,7 @@ def gemm_s(
     common_shape("gemm_s", m=m, k=k, n=n)
     fmt, c = as_format(fmt), as_chip(chip)
     _check_engine(engine)
-    if not isinstance(bound, bool):
-        raise ValueError(f"gemm_s: bound is {bound!r}; allowed: True, False")
-    if bound:
-        if transfer_from is not None:
-            raise ValueError("gemm_s: bound=True takes no fitted numbers; allowed: either bound=True or transfer_from")
+    if calibration.wants_bound("gemm_s", bound, transfer_from):
         return roofline.time_s(ops.linear(m, k, n, inputs=fmt, weights=fmt, outputs=BF16), c, fmt)
     kernel, numbers = _kernel(engine, fmt), _numbers(c, engine, fmt, transfer_from)
     _check_blocks(k, fmt)
@@ -239,27 +235,5 @@ def _kernel(engine: str, fmt: Format) -> Kernel:
 
 def _numbers(chip: Chip, engine: str, fmt: Format, transfer_from: str | None) -> Mapping[str, float]:
     chip.peak_flops_per_s(fmt)  # refuses a chip without that format before its calibration is looked for
-    if chip.n_sms is None:
-        raise ValueError(f"gemm_s: {chip.title} has no n_sms, which its waves need; allowed: bound=True (the roofline)")
-    if not isinstance(transfer_from, str | None):
-        raise ValueError(f"gemm_s: transfer_from is {transfer_from!r}; allowed: the name of a calibrated chip, or None")
-    name = chip.name if transfer_from is None else transfer_from
-    found = calibration.find("gemm", name, engine, fmt.name)
-    if found is None:
-        known = ", ".join(calibration.chips("gemm", engine, fmt.name)) or "none"
-        who = chip.title if transfer_from is None else f"transfer_from={transfer_from!r}"
-        raise ValueError(
-            f"gemm_s: {who} has no calibrated {engine} {fmt.name}; calibrated: {known}; "
-            "allowed: bound=True (the roofline), or transfer_from=one of these"
-        )
-    if transfer_from is None and chip != CHIPS.get(chip.name):
-        raise ValueError(
-            f"gemm_s: this {chip.title} is not the one that was measured; allowed: transfer_from={chip.name!r} "
-            "(its fitted numbers with the changed datasheet), or bound=True (the roofline)"
-        )
-    numbers = dict(found.numbers)
-    if transfer_from in CHIPS and "operand_bytes_per_s" in numbers:
-        source = CHIPS[transfer_from]
-        grown = chip.peak_flops_per_s(fmt) / source.peak_flops_per_s(fmt) * (source.n_sms / chip.n_sms)
-        numbers["operand_bytes_per_s"] *= grown
-    return numbers
+    calibration.needs("gemm_s", chip, "n_sms")
+    return calibration.fitted("gemm_s", "gemm", chip, engine, fmt.name, transfer_from=transfer_from)

@@ -53,11 +53,13 @@ def latent_decode_s(
     engine: str = "trtllm",
     bound: bool = False,
     repeated: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds of absorbed latent attention in one layer on one GPU: a new token in each of ``n_batch`` sequences.
 
     The formula is this module's. ``n_context`` counts the new token, ``n_heads`` those this GPU holds, ``fmt`` is the
-    cache's (bf16 or fp8). ``bound=True`` is the roofline; ``repeated`` as in ``attention_decode_s``. Fitted on
+    cache's (bf16 or fp8). ``bound=True`` is the roofline; the rest as in
+    :py:func:`codesign_lib.cost.attention_kernels.attention_decode_s`. Fitted on
     DeepSeek's rank 512 and rotary 64. Sizes broadcast and are whole and at least 1, else ValueError; so is what is not
     calibrated (SGLang in FP8 on Hopper, whose measured rows take 2 ms whatever the heads).
 
@@ -71,9 +73,10 @@ def latent_decode_s(
     fmt, c = as_format(fmt), as_chip(chip)
     work = attention.latent_decode(s, n_heads=h, kv_rank=r, d_rope=rope, n_batch=b, kv=fmt)
     least = roofline.time_s(work, c, fmt)
-    if bound:
+    if calibration.wants_bound(subject, bound, transfer_from):
         return least
-    numbers = calibration.fitted(subject, "latent_decode", c, engine, fmt.name)
+    calibration.needs(subject, c, "n_sms", *(("l2_bytes",) if repeated else ()))
+    numbers = calibration.fitted(subject, "latent_decode", c, engine, fmt.name, transfer_from=transfer_from)
     time_s = latent_decode_form_s(s, b, h, r, rope, chip=c, fmt=fmt, numbers=numbers, repeated=repeated)
     return np.maximum(time_s, least)[()]
 
@@ -95,7 +98,7 @@ def latent_decode_form_s(
     stream = 1 / (numbers["memory_fraction"] * c.hbm_bytes_per_s)
     product = 2 / (numbers["compute_fraction"] * c.peak_flops_per_s(as_format(fmt)))
     split_s, launch_s = numbers["split_s"], numbers["launch_s"]
-    per_byte, kept = 1 / numbers["stream_bytes_per_s"], 1 / (L2_SHARE * c.l2_bytes)
+    per_byte, kept = 1 / numbers["stream_bytes_per_s"], 1 / (L2_SHARE * c.l2_bytes) if repeated else 0.0
 
     def block(s: NDArray, b: NDArray, h: NDArray, r: NDArray, rope: NDArray) -> NDArray:
         one, tiles = size * s * (r + rope), b * np.ceil(h / HEADS)
@@ -128,6 +131,7 @@ def latent_prefill_s(
     fmt: Format | str,
     engine: str = "trtllm",
     bound: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds of causal latent attention in one layer, keys and values expanded for every head and given in BF16.
 
@@ -144,12 +148,13 @@ def latent_prefill_s(
     n, b, h, r, nope, rope, v = whole(subject, **sizes, d_value=d_value)
     (p,) = not_negative(subject, n_prefix=n_prefix)
     fmt, c = as_format(fmt), as_chip(chip)
-    if bound:
+    if calibration.wants_bound(subject, bound, transfer_from):
         how = dict(n_heads=h, kv_rank=r, d_nope=nope, d_rope=rope, d_value=v, n_batch=b, kv=fmt)
         return roofline.time_s(attention.latent_prefill(n, p, **how), c, BF16)
     if np.any(p > 0):
         raise ValueError(f"{subject}: n_prefix is above 0; allowed: 0, or bound=True (the roofline)")
-    numbers = calibration.fitted(subject, "latent_prefill", c, engine, fmt.name)
+    calibration.needs(subject, c, "n_sms", "exp_per_s")
+    numbers = calibration.fitted(subject, "latent_prefill", c, engine, fmt.name, transfer_from=transfer_from)
     work = attention.prefill(n, n_heads=h, n_kv_heads=h, d_head=nope + rope, d_value=v, n_batch=b)
     time_s = prefill_form_s(n, 0, b, h, h, nope + rope, v, chip=c, fmt=BF16, numbers=numbers)
     return np.maximum(time_s, roofline.time_s(work, c, BF16))[()]

@@ -70,14 +70,16 @@ def moe_s(
     engine: str = "trtllm",
     routing: str = "balanced",
     bound: bool = False,
+    transfer_from: str | None = None,
 ) -> NDArray[np.float64]:
     """Seconds of one layer's routed experts on the busiest GPU, for m tokens of all ranks together.
 
     The formula is this module's. ``fmt`` is the weights': bf16, fp8, fp8_block, nvfp4 (activations alike), or mxfp4
     with MXFP8 activations; tokens come and go in BF16. With experts in a latent size ``d_model`` is that size.
-    ``bound=True`` is the roofline. Sizes broadcast and are whole and at least 1, ``n_chosen`` at most ``n_experts``,
-    ``ep`` and ``tp`` divisors of experts and width, ``routing`` balanced or skewed, else ValueError; so is what is not
-    calibrated.
+    ``bound=True`` is the roofline; ``transfer_from`` takes another chip's fitted numbers
+    (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's datasheet. Sizes broadcast and are whole and at
+    least 1, ``n_chosen`` at most ``n_experts``, ``ep`` and ``tp`` divisors of experts and width, ``routing`` balanced
+    or skewed, else ValueError; so is what is not calibrated.
 
     >>> r1 = dict(d_model=7168, d_expert=2048, n_experts=256, n_chosen=8, chip="gb300", fmt="nvfp4")
     >>> narrow, wide = (moe_s(128, **r1, ep=ep) for ep in (8, 32))
@@ -102,9 +104,11 @@ def moe_s(
         pairs, np.minimum(awake, held), d_model=h, d_expert=i / tp, gated=gated, inputs=arithmetic, weights=fmt
     )
     least = roofline.time_s(work, chip, arithmetic)
-    if bound:
+    if calibration.wants_bound(subject, bound, transfer_from):
         return least
-    numbers = calibration.fitted(subject, "moe_experts" if gated else "moe_experts_ungated", chip, engine, fmt.name)
+    calibration.needs(subject, chip, "n_sms")
+    kernel = "moe_experts" if gated else "moe_experts_ungated"
+    numbers = calibration.fitted(subject, kernel, chip, engine, fmt.name, transfer_from=transfer_from)
     time_s = form_s(m, pairs, awake, held, h, i / tp, gated=gated, chip=chip, fmt=fmt, numbers=numbers)
     return np.maximum(time_s, least)[()]
 

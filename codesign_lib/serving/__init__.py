@@ -1,1 +1,1 @@
-"""How it is served: layouts over GPUs, memory, decode steps by part."""
+"""How it is served: layouts over GPUs, memory, pipelines, prefill and decode steps by part."""

@@ -42,11 +42,12 @@ _VECTOR = BF16.bytes_per_element
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The links of a chip as an engine uses them; ``bound``: their roofline."""
+    """The links of a chip as an engine uses them; ``bound``: their roofline; ``transfer_from`` as in ``gemm_s``."""
 
     chip: Chip
     engine: str = "trtllm"
     bound: bool = False
+    transfer_from: str | None = None
 
     def all_reduce_s(self, n_bytes: ArrayLike, n_ranks: ArrayLike) -> NDArray[np.float64]:
         """Seconds of one all-reduce."""
@@ -72,7 +73,7 @@ class Network:
             return collectives.bound_s(operation, n_bytes, n_ranks=ranks, chip=self.chip)
         domain = self.chip.n_scale_up
         inside = getattr(collectives, f"{operation}_s")(
-            n_bytes, n_ranks=np.minimum(ranks, domain), chip=self.chip, **how
+            n_bytes, n_ranks=np.minimum(ranks, domain), chip=self.chip, transfer_from=self.transfer_from, **how
         )
         if np.all(ranks <= domain):
             return inside

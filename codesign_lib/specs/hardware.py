@@ -120,6 +120,7 @@ _VERDA = "Verda, GB300 NVL72 architecture, 2025 (verda.com/blog/gb300-nvl72-arch
 _FA3 = "FlashAttention-3, arXiv:2407.08608: 16 special-function operations a clock and SM"
 _CUTLASS = "CUTLASS, Blackwell SM100 GEMMs: MXFP4 runs at NVFP4's rate, MXFP8 at FP8's"
 _STAIRS = "SM count identified from the steps of measured GEMM times"
+_ANT = "LMSYS and Ant Group, DeepSeek-R1 on H20-96G, 2025"
 _TPU = "Google Cloud TPU documentation; jax-ml/scaling-book (jax-ml.github.io/scaling-book)"
 _READ = "2026-11-30"
 
@@ -167,9 +168,10 @@ _ALL = (
     ),
     Chip(
         name="h20", title="H20", bf16_flops_per_s=148e12, fp8_flops_per_s=296e12, int8_ops_per_s=296e12,
-        hbm_bytes=96e9, hbm_bytes_per_s=4.0e12, n_sms=78, **_NVLINK4_HGX,
-        source="published specification tables of 2023-11 (peaks, HBM, NVLink); Geekbench listing of 2024 (SM count)",
-        as_of=_READ,
+        hbm_bytes=96e9, hbm_bytes_per_s=4.0e12, n_sms=78, l2_bytes=60 * MIB, **_NVLINK4_HGX, power_w=400.0,
+        scale_out_bytes_per_s=400e9 / 8, exp_per_s=16 * 78 * 1830e6, as_of=_READ,
+        source=f"specification tables of 2023-11; device queries (SMs, L2); Step-3 (NICs); {_FA3} at an H100's clock",
+        others=(Other(field="scale_out_bytes_per_s", value=25e9, source=_ANT, reading="servers with four NICs"),),
     ),
     Chip(
         name="b200_sxm", title="B200 SXM", bf16_flops_per_s=4500e12 / 2, fp8_flops_per_s=9000e12 / 2,
@@ -248,10 +250,9 @@ _ALL = (
     ),
     Chip(
         name="mi355x", title="MI355X", bf16_flops_per_s=2500e12, fp8_flops_per_s=5000e12, mxfp4_flops_per_s=10100e12,
-        mxfp8_flops_per_s=5000e12, int8_ops_per_s=5000e12, hbm_bytes=288 * GIB, hbm_bytes_per_s=8.0e12,
-        n_sms=256, l2_bytes=8 * 4 * MIB,
-        link_bytes_per_s=7 * 76.5e9, link_peer_bytes_per_s=76.5e9, link_topology="mesh", n_scale_up=8,
-        power_w=1400.0, clock_hz=2400e6, source=f"{_STAS}; AMD Instinct MI355X data sheet", as_of=_READ,
+        mxfp8_flops_per_s=5000e12, int8_ops_per_s=5000e12, hbm_bytes=288 * GIB, hbm_bytes_per_s=8.0e12, n_sms=256,
+        l2_bytes=8 * 4 * MIB, link_bytes_per_s=7 * 76.5e9, link_peer_bytes_per_s=76.5e9, link_topology="mesh",
+        n_scale_up=8, power_w=1400.0, clock_hz=2400e6, source=f"{_STAS}; AMD Instinct MI355X data sheet", as_of=_READ,
         others=(Other(field="hbm_bytes", value=288e9, source=_STAS, reading="takes the sheet's GB as 1e9"),),
     ),
     # torus: 90 GB/s a link and direction; six links in three dimensions, four in two.
@@ -267,8 +268,8 @@ _ALL = (
     Chip(
         name="tpu_v6e", title="TPU v6e", bf16_flops_per_s=918e12, fp8_flops_per_s=918e12, int8_ops_per_s=1836e12,
         hbm_bytes=32e9, hbm_bytes_per_s=1.6e12, link_bytes_per_s=4 * 90e9, link_peer_bytes_per_s=90e9,
-        link_topology="torus", n_scale_up=256, source=f"{_TPU}; {_STAS} (FP8 no faster than BF16; only INT8 doubles)",
-        as_of=_READ,
+        link_topology="torus", n_scale_up=256, as_of=_READ,
+        source=f"{_TPU}; {_STAS} (FP8 no faster than BF16; only INT8 doubles)",
         others=(
             Other(field="bf16_flops_per_s", value=920e12, source="jax-ml/scaling-book", reading="rounded"),
             Other(field="int8_ops_per_s", value=1840e12, source="jax-ml/scaling-book", reading="rounded"),

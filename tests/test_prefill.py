@@ -1,0 +1,180 @@
+"""What a chunk costs each layer, for every kind of layer; volumes of communication."""
+
+import numpy as np
+import pytest
+
+from codesign_lib.cost import collectives, roofline
+from codesign_lib.cost.ops import layer as layer_ops
+from codesign_lib.serving import prefill, volumes
+from codesign_lib.serving.layout import Layout
+from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.models import MODELS
+
+BF16 = Precision(weights="bf16", activations="bf16", kv="bf16")
+FP8 = Precision(weights="fp8", activations="fp8", kv="fp8")
+ONE = Layout()
+
+
+def costs(name, **how):
+    return prefill.layer_costs(name, how.pop("chip", "gb300"), **({"layout": ONE, "precision": BF16} | how))
+
+
+@pytest.mark.parametrize("name", ["llama_3_1_405b", "deepseek_r1", "nemotron_3_super", "gemma_3_27b"])
+@pytest.mark.parametrize(("n", "p"), [(4096, 0), (2048, 65_536)])
+def test_the_bound_on_one_gpu_is_the_roofline_of_every_operation(name, n, p):
+    model = MODELS[name]
+    found = costs(name, n_new=n, n_prefix=p, bound=True)
+    whole = sum(
+        float(roofline.time_s(work, "gb300", "bf16"))
+        for layer in model.config.layers
+        for work in layer_ops.prefill(layer, model.config.d_model, n, p, routing="balanced").values()
+    )
+    rows = found.cost_s[1:-1].sum()
+    # linear layers of one kind are one after the other here and one sum there
+    assert rows == pytest.approx(whole, rel=0.02)
+    assert rows >= whole * (1 - 1e-9)
+    assert found.parts_s["communication"] == 0
+    assert found.cost_s.shape == (model.n_layers + 2,)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_kind_of_layer_has_a_cost_above_its_bound(name):
+    n, p = np.array([512, 8192]), np.array([[0], [32_768]])
+    found, least = (costs(name, n_new=n, n_prefix=p, bound=b) for b in (False, True))
+    assert found.cost_s.shape == (MODELS[name].n_layers + 2, 2, 2)
+    assert (found.cost_s > 0).all() and np.isfinite(found.cost_s).all()
+    for part, took in found.kinds_s.items():
+        assert (took >= least.kinds_s[part] * (1 - 1e-9)).all(), part
+    longer = found.parts_s["attention"]
+    assert (longer[1] >= longer[0]).all() and (longer[:, 1] > longer[:, 0]).all()
+    for part in ("projections", "ffn", "experts"):
+        assert (found.parts_s[part][1] == found.parts_s[part][0]).all()
+
+
+def test_chunks_attend_to_as_many_pairs_as_the_whole_prompt():
+    sizes = np.array([4096, 8192, 4096, 16_384])
+    whole = costs("llama_3_1_70b", n_new=sizes.sum(), precision=FP8).parts_s
+    cut = costs("llama_3_1_70b", n_new=sizes, n_prefix=np.cumsum(sizes) - sizes, precision=FP8).parts_s
+    assert cut["attention"].sum() == pytest.approx(whole["attention"], rel=0.04)  # launches, last blocks
+    for part in ("projections", "ffn"):  # thin GEMMs are less efficient, never more
+        assert whole[part] < cut[part].sum() < 1.1 * whole[part]
+
+
+def test_layouts_broadcast_against_chunks():
+    n = np.array([1024, 8192])
+    several = Layout(tp_attention=np.array([1, 2, 8]), tp_ffn=np.array([1, 1, 8]), ep=np.array([1, 2, 1]))
+    found = costs("qwen3_235b_a22b", n_new=n, layout=several[:, None], precision=FP8)
+    assert found.cost_s.shape == (96, 3, 2)
+    for i in range(3):
+        one = costs("qwen3_235b_a22b", n_new=n, layout=several[i], precision=FP8)
+        assert np.allclose(found.cost_s[:, i], one.cost_s, rtol=1e-12)
+
+
+def test_tensor_parallelism_divides_work_and_adds_communication():
+    how = dict(n_new=8192, n_prefix=32_768, precision=FP8)
+    one, eight = (costs("llama_3_1_405b", layout=Layout(tp_attention=t, tp_ffn=t), **how).parts_s for t in (1, 8))
+    for part in ("projections", "attention", "ffn"):
+        assert 1 / 8 - 1e-9 < eight[part] / one[part] < 1 / 5
+    assert one["communication"] == 0 < eight["communication"]
+    reduce = collectives.all_reduce_s(2 * 16_384 * 8192, n_ranks=8, chip="gb300", engine="trtllm")
+    assert eight["communication"] == pytest.approx(float(253 * reduce), rel=0.01)  # 2 a layer, the embedding; logits
+
+
+def test_replicas_share_experts():
+    tp, dp = Layout(tp_attention=8, ep=8), Layout(dp=8, ep=8)
+    one, all_ = (costs("deepseek_r1", n_new=4096, layout=x, precision=FP8).parts_s for x in (tp, dp))
+    assert all_["experts"] > 3 * one["experts"]  # eight prompts, not one
+    assert all_["projections"] > 3 * one["projections"]  # not divided
+
+
+def test_expanding_a_latent_prefix_is_paid_for_again():
+    how = dict(n_new=8192, precision=FP8)
+    p = np.array([0, 65_536, 131_072])
+    mla = costs("deepseek_r1", n_prefix=p, **how).parts_s["attention"]
+    pairs = 8192 * p + 8192**2 / 2
+    slope = np.diff(mla) / np.diff(pairs)
+    assert slope[0] == pytest.approx(slope[1], rel=0.03)
+    assert slope[1] * pairs[0] < mla[0] * 1.5
+
+
+def test_recurrent_layers_do_not_see_the_prefix():
+    found = costs("nemotron_3_super", n_new=4096, n_prefix=[0, 262_144]).kinds_s["attention"]
+    labels = list(dict.fromkeys(MODELS["nemotron_3_super"].config.layers))
+    for layer, (short, long) in zip(labels, found[1:-1], strict=True):
+        kinds = {m.kind for m in layer.mixers}
+        if "full" in kinds:
+            assert long > 3 * short
+        else:
+            assert long == short
+
+
+def test_windows_end_the_growth():
+    found = costs("gemma_3_27b", n_new=4096, n_prefix=[0, 8192, 131_072]).kinds_s["attention"]
+    sliding, full = found[1], found[2]
+    assert sliding[2] == pytest.approx(sliding[1], rel=1e-9)
+    assert full[2] > 3 * full[1]
+
+
+def test_another_chip_by_name():
+    how = dict(n_new=8192, chip="h20", precision=FP8, layout=Layout(tp_attention=4, tp_ffn=4))
+    with pytest.raises(ValueError, match=r"H20 has no calibrated trtllm .*transfer_from"):
+        costs("qwen3_32b", **how)
+    by_name = costs("qwen3_32b", **how, transfer_from="h200_sxm")
+    assert by_name.total_s > costs("qwen3_32b", **how, bound=True).total_s
+    assert by_name.total_s > 3 * costs("qwen3_32b", **how | {"chip": "h200_sxm"}).total_s  # 148 against 989 TFLOP/s
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_new": 0}, "n_new is 0.0"),
+        ({"n_new": 10.5}, "n_new is 10.5; allowed: whole"),
+        ({"n_prefix": -1}, "n_prefix is -1"),
+        ({"n_new": [1, 2], "n_prefix": [1, 2, 3]}, "do not broadcast"),
+        ({"layout": Layout(kvp=2, tp_ffn=2)}, "layout has kvp=2, .*allowed: kvp=1"),
+        ({"layout": Layout(tp_attention=24, tp_ffn=24)}, "does not divide as"),
+        ({"layout": 8}, "layout is 8; allowed: a Layout"),
+        ({"chip": "mi300x"}, "no calibrated"),
+        ({"precision": Precision(weights="nvfp4", activations="bf16", kv="bf16")}, "no calibrated kernel multiplies"),
+        ({"transfer_from": "h200_sxm", "bound": True}, "takes no fitted numbers"),
+        ({"engine": "vllm"}, "engine is 'vllm'"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises(ValueError, match=message):
+        costs("llama_3_1_70b", **({"n_new": 1024} | change))
+
+
+class TestVolumes:
+    def test_short_forms(self):
+        s, h, n_layers, kd = 131_072, 4096, 94, 4 * 128
+        many = dict(n_tokens=s, n_ranks=10**9)
+        assert volumes.sent_bytes("qwen3_235b_a22b", kind="tp", **many) == pytest.approx(4 * s * h * n_layers * 2)
+        assert volumes.sent_bytes("qwen3_235b_a22b", kind="cp", **many) == pytest.approx(2 * s * kd * n_layers * 2)
+        assert volumes.sent_bytes("qwen3_235b_a22b", s, kind="pp", n_ranks=8) == s * h * 7 * 2
+
+    def test_one_rank_sends_nothing(self):
+        for kind in volumes.KINDS:
+            assert volumes.sent_bytes("deepseek_r1", 1024, kind=kind, n_ranks=1) == 0
+
+    def test_links(self):
+        how = dict(kind="pp", n_ranks=[2, 8], chip="h200_sxm")
+        inside, out = (
+            volumes.sent_s("llama_3_1_70b", 1000, **how),
+            volumes.sent_s("llama_3_1_70b", 1000, across=True, **how),
+        )
+        assert inside[0] == pytest.approx(1000 * 8192 * 2 / 450e9)
+        assert out == pytest.approx(9 * inside)
+        mesh = volumes.sent_s("llama_3_1_70b", 1000, kind="pp", n_ranks=2, chip="mi300x")
+        assert mesh == pytest.approx(1000 * 8192 * 2 / 64e9)  # one peer's link
+        assert volumes.sent_s("llama_3_1_70b", 1000, kind="tp", n_ranks=2, chip="mi300x") < 140 * mesh
+
+    def test_refuses(self):
+        with pytest.raises(ValueError, match="kind is 'ep'; allowed: tp, cp, pp"):
+            volumes.sent_bytes("deepseek_r1", 1024, kind="ep", n_ranks=8)
+        with pytest.raises(ValueError, match="n_ranks is 16; allowed: up to 8"):
+            volumes.sent_s("deepseek_r1", 1024, kind="tp", n_ranks=16, chip="h200_sxm")
+        with pytest.raises(ValueError, match="no scale_out_bytes_per_s"):
+            volumes.sent_s("deepseek_r1", 1024, kind="tp", n_ranks=16, chip="mi300x", across=True)
+        with pytest.raises(ValueError, match="n_tokens is 0"):
+            volumes.sent_bytes("deepseek_r1", 0, kind="tp", n_ranks=8)
