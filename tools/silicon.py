@@ -81,7 +81,7 @@ def moe() -> pd.DataFrame:
     """Aggregated rows of mixtures of experts, each measurement once, mislabelled ones left out."""
     t = rows()
     t = t[t.model.isin(set(MOE.values())) & (t["mode"] == "agg")]
-    t = t[~((t.chip == "gb200") & (t.n_gpus >= 12))]
+    t = t[~(t.chip.str.endswith("_sxm") & (t.n_gpus > 8)) & ~((t.chip == "gb200") & (t.n_gpus >= 12))]
     return t.sort_values(["id"]).drop_duplicates(["model", "chip", "engine", "n_input", "n_output", "ttft_s", "tpot_s"])
 
 
