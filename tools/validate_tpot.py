@@ -68,7 +68,7 @@ def crossed(rows: pd.DataFrame, p: fits.Parts) -> Iterator[Error]:
         ours = fits.tpot_s(fits.fit(fits.subset(p, keep), rows[keep]), p)
         yield from validation.judge(
             name, "all", "all", "all", ours[~keep], rows.tpot_s[~keep], {"others": np.ones((~keep).sum(), bool)}
-        )  # noqa: E501
+        )
         if name != "fitted to llama_3_1_70b":
             both[~keep] = ours[~keep]
     yield from validation.judge("fitted to the other family", "all", "all", "all", both, rows.tpot_s, {"all": both > 0})
