@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from codesign_lib.serving import pipeline
 
 
-def by_hand(stage, link, ready):
+def by_hand(stage, link, ready, window=10**9):
     """The recurrence cell by cell, in plain Python."""
     p, m = stage.shape
     done = np.zeros((p, m))
-    for s in range(p):
-        for c in range(m):
-            arrived = done[s - 1, c] + link[s - 1, c] if s else ready[c]
+    for c in range(m):
+        for s in range(p):
+            back = done[-1, c - window] if c >= window else 0.0
+            arrived = done[s - 1, c] + link[s - 1, c] if s else max(ready[c], back)
             free = done[s, c - 1] if c else 0.0
             done[s, c] = max(arrived, free) + stage[s, c]
     return done
@@ -41,6 +42,26 @@ def test_many_pipelines_are_each_one(n, monkeypatch):
     assert found.shape == stage.shape
     for i in {0, n // 2, n - 1}:
         assert np.allclose(found[i], by_hand(stage[i], link[i], ready[i]), rtol=1e-12)
+
+
+@given(shapes, seeds, st.integers(1, 10))
+def test_a_limited_number_in_flight(shape, seed, window):
+    rng = np.random.default_rng(seed)
+    stage, link, ready = rng.random(shape), rng.random((shape[0] - 1, shape[1])), 3 * rng.random(shape[1])
+    expected = by_hand(stage, link, ready, window)
+    assert np.allclose(pipeline.finish_s(stage, link, ready_s=ready, in_flight=window), expected, rtol=1e-12)
+    many = np.broadcast_to(stage, (pipeline.MANY, *shape))
+    assert np.allclose(pipeline.finish_s(many, link, ready_s=ready, in_flight=window)[7], expected, rtol=1e-12)
+    assert (expected >= by_hand(stage, link, ready) * (1 - 1e-12)).all()
+
+
+def test_one_in_flight_is_no_pipeline_and_one_a_stage_is_enough_for_equal_chunks():
+    stage = np.random.default_rng(0).random((4, 6))
+    assert pipeline.first_token_s(stage, in_flight=1) == pytest.approx(stage.sum())
+    assert pipeline.first_token_s(np.ones((4, 30)), in_flight=4) == pytest.approx(33)
+    unequal = np.ones((4, 1)) * np.tile([1.0, 3.0, 1.0], 10)
+    alone, limited = (pipeline.served(unequal, np.zeros(5), in_flight=w).requests_per_s for w in (None, 4))
+    assert limited < 0.95 * alone
 
 
 @given(shapes, seeds)
@@ -120,6 +141,17 @@ def test_decoding_with_the_head_on_the_last_stage():
     assert pipeline.balance_fraction(np.ones((3, 5))).shape == (3,)
 
 
+def test_a_time_that_no_schedule_takes_is_not_explained():
+    # github.com/sgl-project/sglang/issues/34815: TP8 2.33 s, PP8 31.1 s; even one chunk takes 18.6 s
+    found = pipeline.explain(31.1, np.full((8, 1), 2.33))
+    assert found.most_s == found.least_s == pytest.approx(18.64)
+    assert found.beyond_s == pytest.approx(12.46)
+    assert "12.5 s are not explained by this model" in str(found)
+    four = pipeline.explain(10.0, np.full((8, 4), 2.33 / 4))
+    assert four.least_s == pytest.approx(18.64 * (4 + 7) / (8 * 4))
+    assert four.beyond_s == 0 and "between 6.41 and 18.6" in str(four)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -130,12 +162,17 @@ def test_decoding_with_the_head_on_the_last_stage():
         (lambda: pipeline.finish_s(np.ones((2, 3)), np.ones((2, 3))), r"link_s has shape \(2, 3\); .*\(1, 3\)"),
         (lambda: pipeline.finish_s(np.ones((2, 3)), -1.0), "link_s is -1.0"),
         (lambda: pipeline.finish_s(np.ones((2, 3)), ready_s=np.ones(2)), r"ready_s has shape \(2,\)"),
+        (lambda: pipeline.finish_s(np.ones((2, 3)), in_flight=0), "in_flight is 0.0"),
+        (lambda: pipeline.finish_s(np.ones((2, 3)), in_flight=[1, 2]), r"in_flight is \[1, 2\]; allowed: one whole"),
         (lambda: pipeline.bubble_fraction(0, 4), "n_stages is 0.0; allowed: finite numbers above 0"),
         (lambda: pipeline.bubble_fraction(2.5, 4), "n_stages is 2.5; allowed: whole numbers"),
         (lambda: pipeline.bubble_fraction([1, 2], [1, 2, 3]), "do not broadcast"),
         (lambda: pipeline.idle_fraction(np.zeros((2, 2))), "0 everywhere"),
         (lambda: pipeline.balance_fraction(3.0), r"shape \(\); allowed: at least one stage"),
         (lambda: pipeline.balance_fraction([0.0]), "0 everywhere"),
+        (lambda: pipeline.explain(1.0, np.ones((2, 3))), "measured_s is 1, 0.25 times the least, 4"),
+        (lambda: pipeline.explain(0.0, np.ones((2, 3))), "measured_s is 0.0"),
+        (lambda: pipeline.explain(9.0, np.ones((2, 2, 3))), r"shape \(2, 2, 3\); allowed: \[stage, chunk\]"),
         (lambda: pipeline.most_per_s(np.zeros((2, 2))), "0 everywhere"),
         (lambda: pipeline.served(np.ones((2, 2)), [1.0, 0.5]), "arrive_s goes down or is empty"),
         (lambda: pipeline.served(np.ones((2, 2)), []), "at least one arrival"),

@@ -158,7 +158,7 @@ def decode_step_s(
         linear = sum(linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
         mixing, merge = _mixing_s(mixer, s, on), _merge_s(mixer, on)
         if hop_b:
-            merge = np.maximum(mixing + merge / here, merge + mixing / here) - mixing
+            merge = hop_b_s(mixing, merge, here) - mixing
         reduce = exchange.dense_s(on.n_all_tokens, d, layout=layout, n_ranks=layout.n_replica, on=net)
         for name, value in zip(parts, (linear, mixing, 0.0, 0.0, 0.0, merge + reduce), strict=True):
             parts[name] = parts[name] + n * value
@@ -184,6 +184,16 @@ def decode_step_s(
     parts["waiting_s"] = np.where(pp > 1, np.maximum(n_micro * period - total, 0.0), 0.0)
     shape = np.broadcast_shapes(s.shape, *(np.shape(x) for x in parts.values()))
     return DecodeStep(**{name: np.broadcast_to(x, shape)[()] for name, x in parts.items()})
+
+
+def hop_b_s(attention_s: ArrayLike, merge_s: ArrayLike, n_sequences: ArrayLike) -> NDArray[np.float64]:
+    """Seconds of attention and of merging it over kvp ranks when one sequence's overlaps with the next one's: HOP-B.
+
+    >>> round(float(hop_b_s(8 * 2, 8 * 1.2, 8)), 6)              # the toy of the Helix paper's figure 3, 25.6 in a row
+    17.2
+    """
+    a, c, b = (np.asarray(x, np.float64) for x in (attention_s, merge_s, n_sequences))
+    return np.maximum(a + c / b, c + a / b)
 
 
 def _mixing_s(mixer: Mixer, s: NDArray, on: Step) -> NDArray[np.float64]:

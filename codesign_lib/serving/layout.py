@@ -15,9 +15,9 @@ are grouped anew for each:
   after it is divided by kvp · tp_attention.
 * ``ep``: routed experts are divided, whole experts a GPU; spare slots hold copies. ``tp_ffn`` divides their width. A
   model without experts has ep = 1.
-* Dense FFNs and shared experts are divided by the larger of a replica and ``tp_ffn``
-  (:py:attr:`Layout.n_dense_ranks`), the vocabulary of embedding and head by a replica. Routers, norms, the
-  projections down to a latent and whatever else is small are on every GPU.
+* Dense FFNs and shared experts are divided by the larger of a replica and ``tp_ffn`` (where neither divides the other,
+  by the smallest group that holds both whole: :py:attr:`Layout.n_dense_ranks`), the vocabulary of embedding and head
+  by a replica. Routers, norms, the projections down to a latent and whatever else is small are on every GPU.
 * ``pp``: layers, in stages of at most :math:`\lceil L/\text{pp} \rceil`; embedding and head count as layers.
 """
 
@@ -99,8 +99,8 @@ class Layout:
 
     @property
     def n_dense_ranks(self):
-        """GPUs that divide a dense FFN or a shared expert: the larger of a replica and tp_ffn."""
-        found = np.maximum(self.n_replica, self.tp_ffn)
+        """GPUs that divide a dense FFN or a shared expert: the least common multiple of a replica and tp_ffn."""
+        found = np.lcm(self.n_replica, self.tp_ffn)
         return int(found) if self.shape == () else found
 
     def __len__(self) -> int:

@@ -86,7 +86,8 @@ def memory(
     """Bytes on the fullest GPU when the instance holds ``batch`` sequences of ``n_context`` tokens each.
 
     ``n_step_tokens``: tokens that one replica works on at once (a chunk of prefill); default: its sequences.
-    Activations are an estimate: four vectors of the model's size and the widest intermediate a token, logits in FP32.
+    Activations are an estimate: four vectors of the model's size and the widest intermediate a token, and one FP32
+    logit an entry of the vocabulary and sequence.
     ``with_mtp`` adds the weights and cache of multi-token-prediction modules. Layout, batch and context broadcast.
     Raises ValueError for a layout that the model does not allow, and sizes that are not whole and above 0.
 
@@ -107,7 +108,8 @@ def memory(
     weights = weights_bytes(of, layout, precision, with_mtp=with_mtp)
     kv = here * stage * kv_bytes(of, layout, s, precision, with_mtp=with_mtp)
     state = here * stage * state_bytes(of, layout)
-    activations = tokens * activation_bytes(of, layout)
+    logits = 4 * np.ceil(of.config.n_vocab / np.asarray(layout.n_replica))
+    activations = tokens * activation_bytes(of, layout) + here * logits
     shape = np.broadcast_shapes(*(np.shape(x) for x in (weights, kv, state, activations)))
     parts = (np.broadcast_to(x, shape)[()] for x in (weights, kv, state, activations, reserve * c.hbm_bytes))
     names = ("weights_bytes", "kv_bytes", "state_bytes", "activations_bytes", "reserve_bytes")
@@ -154,6 +156,9 @@ def weights_bytes(model: Model, layout: Layout, precision: Precision, *, with_mt
                 for x in slices(part, d, layout):
                     layers = layers + n * x.n_params * shards.format_of(x.of, precision).bytes_per_element
         layers = layers + sum(n * w.n_params * BF16.bytes_per_element for w, n in shards.other_weights(model, mtp=mtp))
+    if with_mtp:  # what joins two hidden states is on every GPU
+        joining = (w for w in model.mtp_weights if w.name.startswith("mtp "))
+        layers = layers + sum(w.n_params * shards.format_of(w, precision).bytes_per_element for w in joining)
     outer = {x.of.name: x.n_params * shards.format_of(x.of, precision).bytes_per_element
              for x in shards.outer_shards(model, layout)}  # fmt: skip
     if model.config.tied:
@@ -196,5 +201,4 @@ def activation_bytes(model: Model, layout: Layout) -> NDArray[np.float64]:
     for shard, _ in shards.linear_shards(model, layout):
         if shard.of.kind not in ("expert", "head"):
             widest = np.maximum(widest, shard.n)
-    vocabulary = np.ceil(model.config.n_vocab / np.asarray(layout.n_replica))
-    return BF16.bytes_per_element * (4 * model.config.d_model + widest) + 4 * vocabulary
+    return BF16.bytes_per_element * (4 * model.config.d_model + widest)

@@ -42,7 +42,7 @@ class Step:
     @property
     def network(self) -> Network:
         """The links that its collectives run over."""
-        return Network(chip=self.chip, engine=self.engine, bound=self.bound)
+        return Network(chip=self.chip, engine=self.engine, bound=self.bound, transfer_from=self.transfer_from)
 
 
 def linear_s(x: shards.Shard, n_tokens: NDArray[np.float64], on: Step) -> NDArray[np.float64]:
@@ -92,6 +92,7 @@ def ffn_s(ffn: Ffn, d_model: int, on: Step) -> FfnTime:
         np.ceil(on.n_all_tokens * computing), d_model=ffn.d_latent or d_model, d_expert=ffn.d_expert,
         n_experts=np.ceil(ffn.n_experts / ep) * ep, n_chosen=ffn.n_active_experts, ep=ep, tp=layout.tp_ffn,
         gated=ffn.gated, chip=on.chip, fmt=fmt, engine=on.engine, routing=on.routing, bound=on.bound,
+        transfer_from=on.transfer_from,
     )  # fmt: skip
     how = dict(layout=layout, activations=on.precision.activations, routing=on.routing, on=on.network)
     return FfnTime(dense, experts, exchange.experts_s(on.n_all_tokens, ffn, d_model, **how))

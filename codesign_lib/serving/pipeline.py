@@ -7,7 +7,8 @@ takes for chunk c, it is done at
 
 where l is the link between two stages, a delay that overlaps with computing. The prompt's first token is there at
 :math:`F_{P,M}`. Equal times t give :math:`(P + M - 1)\,t`, of which each stage is idle for :math:`(P-1)/(P-1+M)`, the
-**bubble**.
+**bubble**. Engines keep a limited number W of chunks in flight (SGLang as many as stages), so that also
+:math:`F_{1,c} \ge F_{P,c-W} + t_{1,c}`.
 
 Ignored: a link that is still busy with the chunk before (give it a stage of its own), finite memory between stages,
 chunks of different requests that take turns (a request is finished before the next begins), the host's own work.
@@ -22,69 +23,79 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.tiling import whole
-from codesign_lib.specs.quantities import common_shape, not_negative
+from codesign_lib.specs.quantities import common_shape, not_negative, positive
 
 MANY = 256
 """Pipelines from which the recurrence is taken cell by cell, all pipelines at once."""
 BLOCK_CELLS = 2**18
 
 
-def finish_s(stage_s: ArrayLike, link_s: ArrayLike = 0.0, *, ready_s: ArrayLike = 0.0) -> NDArray[np.float64]:
+def finish_s(
+    stage_s: ArrayLike, link_s: ArrayLike = 0.0, *, ready_s: ArrayLike = 0.0, in_flight: int | None = None
+) -> NDArray[np.float64]:
     r"""Second at which each stage is done with each chunk: ``stage_s[..., stage, chunk]`` → the same shape.
 
     The recurrence is this module's. ``link_s`` broadcasts against ``stage_s[..., :-1, :]``, the links between stages;
-    ``ready_s`` against ``stage_s[..., 0, :]``: when each chunk is there at the first stage. Leading axes are as many
-    independent pipelines. Times are finite and at least 0, else ValueError, as for fewer than two axes.
+    ``ready_s`` against ``stage_s[..., 0, :]``: when each chunk is there at the first stage. With ``in_flight`` W the
+    first stage waits until the last one is done with the chunk W before: no more than W are in the pipeline. Leading
+    axes are as many independent pipelines. Times are finite and at least 0, W whole and at least 1, else ValueError, as
+    for fewer than two axes.
 
     >>> finish_s([[1, 1, 2], [2, 2, 2]])                         # a light first stage
     array([[1., 2., 4.],
            [3., 5., 7.]])
     >>> float(finish_s(np.ones((4, 8)))[-1, -1])                  # (P + M − 1)·t
     11.0
+    >>> float(finish_s(np.ones((4, 8)), in_flight=2)[-1, -1])     # two at a time through four stages
+    17.0
     """
     stage, link, ready = _times("finish_s", stage_s, link_s, ready_s)
     (p, m), finish = stage.shape[-2:], np.empty(stage.shape)
+    window = m if in_flight is None else _window(in_flight)
     stages, links, firsts = _flat(stage, 2), _flat(link, 2), _flat(ready, 1)
     out = finish.reshape(len(stages), p, m)
-    if len(stages) < MANY:
-        _along_chunks(stages, links, firsts, out)
-    else:
-        size = max(MANY, BLOCK_CELLS // (p * m))
-        for at in range(0, len(stages), size):
-            _cell_by_cell(*(x[at : at + size] for x in (stages, links, firsts, out)))
+    form = _along_chunks if len(stages) < MANY else _cell_by_cell
+    size = max(MANY, BLOCK_CELLS // (p * m))
+    for i in range(0, len(stages), size):
+        t, delay, first, done = (x[i : i + size] for x in (stages, links, firsts, out))
+        for c in range(0, m, window):
+            now, free = slice(c, c + window), done[..., c - 1] if c else np.zeros(t.shape[:2])
+            arrival = first[:, now]
+            if c:
+                arrival = np.maximum(arrival, done[:, -1, c - window : c][:, : arrival.shape[1]])
+            form(t[..., now], delay[..., now], arrival, free, done[..., now])
     return finish
 
 
-def _along_chunks(stage: NDArray, link: NDArray, ready: NDArray, out: NDArray) -> None:
-    """Few pipelines. With T the sum of times so far, F = T + max over earlier chunks of (arrival − T before it)."""
-    arrival = ready
+def _along_chunks(stage: NDArray, link: NDArray, arrival: NDArray, free: NDArray, out: NDArray) -> None:
+    """Few pipelines. With T the sum of times so far, F = T + max(free, earlier chunks' arrival − T before them)."""
     for s in range(stage.shape[1]):
         own = stage[:, s]
         total = np.add.accumulate(own, axis=-1)
-        np.add(total, np.maximum.accumulate(arrival - total + own, axis=-1), out=out[:, s])
+        waited = np.maximum.accumulate(arrival - total + own, axis=-1)
+        np.add(total, np.maximum(waited, free[:, s, None]), out=out[:, s])
         if s + 1 < stage.shape[1]:
             arrival = out[:, s] + link[:, s]
 
 
-def _cell_by_cell(stage: NDArray, link: NDArray, ready: NDArray, out: NDArray) -> None:
+def _cell_by_cell(stage: NDArray, link: NDArray, arrival: NDArray, free: NDArray, out: NDArray) -> None:
     """Many pipelines: the recurrence as it stands, all of them at once."""
-    time, delay, arrival = (np.ascontiguousarray(np.moveaxis(x, 0, -1)) for x in (stage, link, ready))
+    time, delay, arrive, before = (np.ascontiguousarray(np.moveaxis(x, 0, -1)) for x in (stage, link, arrival, free))
     done = np.empty(time.shape)
     for s, c in np.ndindex(time.shape[:2]):
-        start = arrival[c] if s == 0 else done[s - 1, c] + delay[s - 1, c]
-        if c:
-            start = np.maximum(start, done[s, c - 1])
+        start = arrive[c] if s == 0 else done[s - 1, c] + delay[s - 1, c]
+        start = np.maximum(start, done[s, c - 1] if c else before[s])
         np.add(start, time[s, c], out=done[s, c])
     out[...] = np.moveaxis(done, -1, 0)
 
 
-def first_token_s(stage_s: ArrayLike, link_s: ArrayLike = 0.0) -> NDArray[np.float64]:
+def first_token_s(stage_s: ArrayLike, link_s: ArrayLike = 0.0, *, in_flight: int | None = None) -> NDArray[np.float64]:
     """Seconds until the last stage is done with the last chunk: ``finish_s(…)[..., -1, -1]``.
 
     >>> float(first_token_s([[1, 1, 2], [2, 2, 2]]))
     7.0
     """
-    return finish_s(stage_s, link_s)[..., -1, -1]
+    return finish_s(stage_s, link_s, in_flight=in_flight)[..., -1, -1]
 
 
 def bubble_fraction(n_stages: ArrayLike, n_chunks: ArrayLike) -> NDArray[np.float64]:
@@ -132,6 +143,46 @@ def balance_fraction(stage_s: ArrayLike) -> NDArray[np.float64]:
     return stage.mean(axis=-1) / most
 
 
+class Explained(NamedTuple):
+    """A measured time beside what a pipeline can take: at least, and at most (nothing overlaps), and what is beyond."""
+
+    measured_s: float
+    least_s: float
+    most_s: float
+    beyond_s: float
+
+    def __str__(self) -> str:
+        if self.beyond_s == 0:
+            return f"{self.measured_s:.3g} s lies between {self.least_s:.3g} and {self.most_s:.3g} s"
+        return (
+            f"{self.measured_s:.3g} s: at least {self.beyond_s:.3g} s are not explained by this model "
+            f"({self.most_s:.3g} s at most)"
+        )
+
+
+def explain(measured_s: float, stage_s: ArrayLike, link_s: ArrayLike = 0.0) -> Explained:
+    """What of a measured time to first token these stages can explain, for one pipeline ``stage_s[stage, chunk]``.
+
+    At least is :py:func:`first_token_s`, at most every chunk after the other through all stages and links: whatever the
+    schedule, more is not the pipeline's. Raises ValueError for a time below the least, which means that the stages'
+    times are wrong, and one that is not a number above 0.
+
+    >>> print(explain(31.1, np.full((8, 1), 18.64 / 8)))          # eight stages, one chunk
+    31.1 s: at least 12.5 s are not explained by this model (18.6 s at most)
+    """
+    stage, link, _ = _times("explain", stage_s, link_s, 0.0)
+    (measured,) = positive("explain", measured_s=measured_s)
+    if stage.ndim != 2 or measured.ndim:
+        raise ValueError(f"explain: stage_s has shape {stage.shape}; allowed: [stage, chunk], and one measured_s")
+    least, most = float(first_token_s(stage, link)), float(stage.sum() + link.sum())
+    if measured < least * (1 - 1e-9):
+        raise ValueError(
+            f"explain: measured_s is {measured:.6g}, {measured / least:.3g} times the least, {least:.6g}; "
+            "allowed: at least that. Check the stages' times and the number of chunks"
+        )
+    return Explained(float(measured), least, most, max(float(measured) - most, 0.0))
+
+
 class Served(NamedTuple):
     """Several requests through one pipeline: seconds from each one's arrival to its first token, and what came out."""
 
@@ -155,13 +206,13 @@ def most_per_s(stage_s: ArrayLike) -> NDArray[np.float64]:
     return 1 / most
 
 
-def served(stage_s: ArrayLike, arrive_s: ArrayLike, link_s: ArrayLike = 0.0) -> Served:
+def served(stage_s: ArrayLike, arrive_s: ArrayLike, link_s: ArrayLike = 0.0, *, in_flight: int | None = None) -> Served:
     """Requests of equal shape, ``stage_s[..., stage, chunk]`` each, that arrive at ``arrive_s[..., request]``.
 
     First come, first served, chunk by chunk; the next request follows the last chunk without a gap. Gives the time to
     first token of each (queueing included), first tokens a second from the first arrival to the last first token, and
     the share of all stages' time until then in which they work. Leading axes broadcast: many rates at once. Arrivals
-    do not go down and are at least one, times as in :py:func:`finish_s`, else ValueError.
+    do not go down and are at least one, the rest as in :py:func:`finish_s`, else ValueError.
 
     >>> one = np.full((4, 8), 0.01)                               # alone: 11 chunks' time, 12.5 requests/s at most
     >>> alone, dense = served(one, np.arange(50) / [[1.0], [12.5]]).first_token_s[:, -1]
@@ -177,12 +228,20 @@ def served(stage_s: ArrayLike, arrive_s: ArrayLike, link_s: ArrayLike = 0.0) -> 
     n, m = arrive.shape[-1], stage.shape[-1]
     lead = np.broadcast_shapes(stage.shape[:-2], arrive.shape[:-1])
     many = np.broadcast_to(np.tile(stage, n), (*lead, stage.shape[-2], n * m))
-    done = finish_s(many, np.tile(link, n), ready_s=np.repeat(arrive, m, axis=-1))[..., -1, m - 1 :: m]
+    ready = np.repeat(arrive, m, axis=-1)
+    done = finish_s(many, np.tile(link, n), ready_s=ready, in_flight=in_flight)[..., -1, m - 1 :: m]
     span = done[..., -1] - arrive[..., 0]
     if np.any(span == 0):
         raise ValueError("served: stage_s is 0 everywhere; allowed: at least one time above 0")
     busy = n * stage.sum(axis=(-2, -1)) / (stage.shape[-2] * span)
     return Served(done - arrive, n / span, np.minimum(busy, 1))
+
+
+def _window(in_flight: int) -> int:
+    (window,) = whole("finish_s", in_flight=in_flight)
+    if window.ndim:
+        raise ValueError(f"finish_s: in_flight is {in_flight!r}; allowed: one whole number of at least 1, or None")
+    return int(window)
 
 
 def _times(subject: str, stage_s: ArrayLike, link_s: ArrayLike, ready_s: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:

@@ -26,21 +26,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.cost import calibration, ops, roofline
+from codesign_lib.cost import calibration, roofline
 from codesign_lib.cost.attention_kernels import attention_prefill_s, prefill_form_s
 from codesign_lib.cost.kernels import gemm_s
 from codesign_lib.cost.latent_kernels import latent_prefill_s
-from codesign_lib.cost.moe_kernels import moe_s
 from codesign_lib.cost.ops import layer as layer_ops
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
-from codesign_lib.serving import exchange, shards
-from codesign_lib.serving.exchange import Network
+from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
+from codesign_lib.serving.parts import Step, ffn_s, linear_s
 from codesign_lib.specs.formats import BF16, Precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.hf_config.fields import Attention, Ffn, LatentAttention, Layer, Mixer
+from codesign_lib.specs.hf_config.fields import Attention, LatentAttention, Layer, Mixer, Recurrent
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import common_shape, not_negative
@@ -73,25 +72,6 @@ class LayerCosts:
     def total_s(self) -> NDArray[np.float64]:
         """Seconds of all rows and parts together."""
         return sum(self.parts_s.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _On:
-    """What every part needs to know."""
-
-    chip: Chip
-    precision: Precision
-    engine: str
-    bound: bool
-    transfer_from: str | None
-    routing: str
-    layout: Layout
-    n_new: NDArray
-    n_prefix: NDArray
-
-    @property
-    def how(self) -> dict:
-        return dict(chip=self.chip, engine=self.engine, bound=self.bound, transfer_from=self.transfer_from)
 
 
 def layer_costs(
@@ -132,92 +112,80 @@ def layer_costs(
     check(subject, layout, of, precision)
     if np.any(np.asarray(layout.kvp) > 1):
         raise ValueError(f"{subject}: layout has kvp={layout.kvp}, which divides a cache in decoding; allowed: kvp=1")
-    on = _On(
+    on = Step(
         chip=c, precision=precision, engine=engine, bound=bound, transfer_from=transfer_from, routing=routing,
-        layout=layout, n_new=n, n_prefix=p,
+        layout=layout, n_tokens=n, n_all_tokens=n * np.asarray(layout.dp), n_sequences=np.ones(()), n_each=n,
     )  # fmt: skip
-    net = Network(chip=c, engine=engine, bound=bound, transfer_from=transfer_from)
     layers, d = of.config.layers, of.config.d_model
     kinds = list(dict.fromkeys(layers))
-    rows = [_embedding(of, on, net), *(_layer(kind, d, on, net) for kind in kinds), _head(of, on, net)]
+    rows = [_embedding(of, on), *(_layer(kind, d, p, on) for kind in kinds), _head(of, on)]
     order = np.array([0, *(1 + kinds.index(x) for x in layers), len(rows) - 1])
     shape = np.broadcast_shapes(n.shape, p.shape, layout.shape)
     parts = {x: np.stack([np.broadcast_to(row.get(x, 0.0), shape) for row in rows]) for x in PARTS}
     return LayerCosts(kinds_s=parts, order=order)
 
 
-def _embedding(model: Model, on: _On, net: Network) -> dict[str, NDArray]:
+def _how(on: Step) -> dict:
+    return dict(chip=on.chip, engine=on.engine, bound=on.bound, transfer_from=on.transfer_from)
+
+
+def _embedding(model: Model, on: Step) -> dict[str, NDArray]:
     """Rows of the table, a share of the vocabulary on each rank, added up."""
     d = model.config.d_model
-    table = roofline.time_s(Work(0.0, 2 * BF16.bytes_per_element * d * on.n_new), on.chip, BF16)
-    reduce = net.all_reduce_s(BF16.bytes_per_element * d * on.n_new, on.layout.n_replica)
+    table = roofline.time_s(Work(0.0, 2 * BF16.bytes_per_element * d * on.n_tokens), on.chip, BF16)
+    reduce = on.network.all_reduce_s(BF16.bytes_per_element * d * on.n_tokens, on.layout.n_replica)
     return {"projections": table, "communication": reduce}
 
 
-def _head(model: Model, on: _On, net: Network) -> dict[str, NDArray]:
+def _head(model: Model, on: Step) -> dict[str, NDArray]:
     """The logits of one token."""
     one = np.ones(())
-    linear = sum(_linear_s(x, one, on) for x in shards.outer_shards(model, on.layout) if x.of.kind)
-    gather = net.all_gather_s(BF16.bytes_per_element * model.config.n_vocab, on.layout.n_replica)
+    linear = sum(linear_s(x, one, on) for x in shards.outer_shards(model, on.layout) if x.of.kind)
+    gather = on.network.all_gather_s(BF16.bytes_per_element * model.config.n_vocab, on.layout.n_replica)
     return {"projections": linear, "communication": gather}
 
 
-def _layer(layer: Layer, d: int, on: _On, net: Network) -> dict[str, NDArray]:
+def _layer(layer: Layer, d: int, n_prefix: NDArray, on: Step) -> dict[str, NDArray]:
     """One layer by part."""
-    layout, replicas = on.layout, np.asarray(on.layout.dp, np.float64)
+    layout = on.layout
     found = dict.fromkeys(PARTS, 0.0)
     for mixer in layer.mixers:
-        linear = sum(_linear_s(x, on.n_new, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
+        linear = sum(linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
         found["projections"] = found["projections"] + linear
-        found["attention"] = found["attention"] + _mixing_s(mixer, d, on)
+        found["attention"] = found["attention"] + _mixing_s(mixer, d, n_prefix, on)
     if layer.mixers:
-        found["communication"] = net.all_reduce_s(BF16.bytes_per_element * d * on.n_new, layout.n_replica)
+        found["communication"] = on.network.all_reduce_s(BF16.bytes_per_element * d * on.n_tokens, layout.n_replica)
     for ffn in layer.ffns:
-        dense, experts, sent = _ffn_s(ffn, d, replicas * on.n_new, on, net)
-        for name, value in (("ffn", dense), ("experts", experts), ("communication", sent)):
+        for name, value in zip(("ffn", "experts", "communication"), ffn_s(ffn, d, on), strict=True):
             found[name] = found[name] + value
     rest = replace(layer, mixers=(), ffns=())
-    found["ffn"] = found["ffn"] + sum(_linear_s(x, on.n_new, on) for x in shards.rest_shards(rest, d))
+    found["ffn"] = found["ffn"] + sum(linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d))
     return found
 
 
-def _linear_s(x: shards.Shard, n_tokens: NDArray, on: _On) -> NDArray[np.float64]:
-    weights = shards.format_of(x.of, on.precision)
-    inputs = weights if x.of.kind == "head" or x.of.kind in shards.IN_BF16 else on.precision.activations
-    n = x.n * x.count  # equal matrices side by side are one launch
-    if on.bound:
-        work = ops.linear(n_tokens, x.k, n, inputs=inputs, weights=weights, outputs=BF16)
-        return roofline.time_s(work, on.chip, inputs)
-    if weights.peak != inputs.peak:
-        raise ValueError(
-            f"layer_costs: no calibrated kernel multiplies {inputs.name} activations by {weights.name} weights; "
-            "allowed: both in one format, or bound=True (the roofline)"
-        )
-    return gemm_s(n_tokens, x.k, n, fmt=weights, **on.how)
-
-
-def _mixing_s(mixer: Mixer, d: int, on: _On) -> NDArray[np.float64]:
+def _mixing_s(mixer: Mixer, d: int, p: NDArray, on: Step) -> NDArray[np.float64]:
     """Attention or recurrence of one layer over the chunk."""
     tp, kv = np.asarray(on.layout.tp_attention, np.float64), on.precision.kv
     sparse = getattr(mixer, "n_selected_tokens", None) is not None
     if isinstance(mixer, Attention) and mixer.kind != "chunked" and not sparse:
         return attention_prefill_s(
-            on.n_new, on.n_prefix, n_heads=np.ceil(mixer.n_heads / tp), n_kv_heads=np.ceil(mixer.n_kv_heads / tp),
-            d_head=mixer.d_head, d_value=mixer.d_value, window_tokens=mixer.window_tokens, fmt=kv, **on.how,
+            on.n_tokens, p, n_heads=np.ceil(mixer.n_heads / tp), n_kv_heads=np.ceil(mixer.n_kv_heads / tp),
+            d_head=mixer.d_head, d_value=mixer.d_value, window_tokens=mixer.window_tokens, fmt=kv, **_how(on),
         )  # fmt: skip
     if isinstance(mixer, LatentAttention) and not sparse:
-        return _latent_s(mixer, np.ceil(mixer.n_heads / tp), on)
+        return _latent_s(mixer, np.ceil(mixer.n_heads / tp), p, on)
     # no measured kernel: the roofline, evenly divided
     works = layer_ops.prefill(
-        Layer(mixers=(mixer,), ffns=(), n_norm_params=0), d, on.n_new, on.n_prefix, precision=on.precision
+        Layer(mixers=(mixer,), ffns=(), n_norm_params=0), d, on.n_tokens, p, precision=on.precision
     )
-    parts = (works[x] for x in ("mixing", "indexing") if x in works)
-    return sum(roofline.time_s(Work(w.flops / tp, w.bytes / tp, w.exps / tp), on.chip, BF16) for w in parts)
+    formats = {"mixing": BF16 if isinstance(mixer, Recurrent | LatentAttention) else kv, "indexing": kv}
+    parts = ((works[x], fmt) for x, fmt in formats.items() if x in works)
+    return sum(roofline.time_s(Work(w.flops / tp, w.bytes / tp, w.exps / tp), on.chip, fmt) for w, fmt in parts)
 
 
-def _latent_s(mixer: LatentAttention, heads: NDArray, on: _On) -> NDArray[np.float64]:
+def _latent_s(mixer: LatentAttention, heads: NDArray, p: NDArray, on: Step) -> NDArray[np.float64]:
     """Expanded latent attention, and expanding the prefix again."""
-    n, p, kv = on.n_new, on.n_prefix, on.precision.kv
+    n, kv = on.n_tokens, on.precision.kv
     sizes = dict(kv_rank=mixer.kv_rank, d_nope=mixer.d_nope, d_rope=mixer.d_rope, d_value=mixer.d_value)
     how = dict(chip=on.chip, fmt=kv)
     least = latent_prefill_s(n, p, n_heads=heads, **sizes, **how, bound=True)
@@ -230,27 +198,5 @@ def _latent_s(mixer: LatentAttention, heads: NDArray, on: _On) -> NDArray[np.flo
     d_key = mixer.d_nope + mixer.d_rope
     attending = prefill_form_s(n, p, 1, heads, heads, d_key, mixer.d_value, chip=on.chip, fmt=BF16, numbers=numbers)
     width = heads * (mixer.d_nope + mixer.d_value)
-    expanding = gemm_s(np.maximum(p, 1), mixer.kv_rank, width, fmt=on.precision.activations, **on.how)
+    expanding = gemm_s(np.maximum(p, 1), mixer.kv_rank, width, fmt=on.precision.activations, **_how(on))
     return np.maximum(attending + np.where(p > 0, expanding, 0.0), least)
-
-
-def _ffn_s(ffn: Ffn, d: int, n_all: NDArray, on: _On, net: Network) -> tuple[NDArray, NDArray, NDArray]:
-    """Dense products, routed experts and communication of one feed-forward block, ``n_all`` tokens of all replicas."""
-    layout, ranks = on.layout, np.asarray(on.layout.n_dense_ranks, np.float64)
-    shared = np.minimum(n_all, on.n_new * np.maximum(ranks / layout.n_replica, 1))
-    dense = 0.0
-    for x in shards.ffn_shards(ffn, d, layout):
-        if x.of.kind and x.of.kind != "expert":
-            m = np.ceil(shared) if x.of.kind in ("ffn", "shared_expert") else on.n_new
-            dense = dense + _linear_s(x, m, on)
-    if not ffn.n_experts:
-        return dense, np.zeros(()), exchange.dense_s(n_all, d, layout=layout, n_ranks=ranks, on=net)
-    ep, fmt = np.asarray(layout.ep, np.float64), on.precision.experts or on.precision.weights
-    computing = ffn.n_experts / (ffn.n_experts + ffn.n_idle_experts)  # the others of a token's choices do nothing
-    experts = moe_s(
-        np.ceil(n_all * computing), d_model=ffn.d_latent or d, d_expert=ffn.d_expert,
-        n_experts=np.ceil(ffn.n_experts / ep) * ep, n_chosen=ffn.n_active_experts, ep=ep, tp=layout.tp_ffn,
-        gated=ffn.gated, fmt=fmt, routing=on.routing, **on.how,
-    )  # fmt: skip
-    how = dict(layout=layout, activations=on.precision.activations, routing=on.routing, on=net)
-    return dense, experts, exchange.experts_s(n_all, ffn, d, **how)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import afd, attention, chips, dimensioning, laws, layout, roofline
+from codesign_lib.report.claims import afd, attention, chips, dimensioning, laws, layout, pipeline, roofline
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -46,6 +46,14 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "step3_costs": afd.step3_costs,
     "fast_afd": afd.fast_afd,
     "micro_batches": afd.micro_batches,
+    "bubbles": pipeline.bubbles,
+    "slicings": pipeline.slicings,
+    "stage_orders": pipeline.stage_orders,
+    "sent": pipeline.sent,
+    "first_tokens": pipeline.first_tokens,
+    "scaling": pipeline.scaling,
+    "outside": pipeline.outside,
+    "figure9": pipeline.figure9,
 }
 
 

@@ -1,0 +1,142 @@
+"""What GPUs send each other: bytes by hand, the published kernels, limits."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codesign_lib.cost import collectives
+from codesign_lib.serving import exchange, shards
+from codesign_lib.serving.exchange import Network
+from codesign_lib.serving.layout import Layout, layouts
+from codesign_lib.specs import hardware, models
+from codesign_lib.specs.formats import BF16, NVFP4
+
+GB200, H200 = (Network(chip=hardware.chip(x)) for x in ("gb200", "h200_sxm"))
+BOUND = Network(chip=hardware.chip("gb200"), bound=True)
+(MOE,) = (f for f, _ in shards.kinds(models.MODELS["deepseek_r1"]).ffns if f.n_experts)
+ROUTED = dict(ffn=MOE, d_model=7168, activations=BF16, routing="balanced")
+
+
+def test_one_gpu_sends_nothing():
+    alone = dict(layout=Layout(), on=GB200)
+    assert exchange.dense_s(64, 7168, n_ranks=1, **alone) == 0 and exchange.ends_s(64, 7168, 129_280, **alone) == 0
+    assert exchange.merge_s(8, 128, 512, **alone) == 0 and exchange.hand_over_s(8, 7168, **alone) == 0
+    assert exchange.experts_s(64, **ROUTED, **alone) == 0
+
+
+@pytest.mark.parametrize("ep", [8, 16, 32, 64])
+def test_dispatch_and_combine_are_the_published_kernels(ep):
+    tokens = np.array([1, 32, 128, 512, 2048])
+    ours = exchange.dispatch_combine_s(tokens * ep, **ROUTED, layout=Layout(dp=ep, ep=ep), on=GB200)
+    theirs = sum(collectives.moe_all_to_all_s(tokens, phase=p, ep=ep) for p in ("dispatch", "combine"))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    in_fp4 = exchange.dispatch_combine_s(
+        tokens * ep, **ROUTED | {"activations": NVFP4}, layout=Layout(dp=ep, ep=ep), on=GB200
+    )
+    fewer = collectives.moe_all_to_all_s(tokens, phase="dispatch", ep=ep, bytes_per_element=0.5625)
+    np.testing.assert_allclose(in_fp4, fewer + collectives.moe_all_to_all_s(tokens, phase="combine", ep=ep), rtol=1e-12)
+
+
+def test_between_published_numbers_of_ranks():
+    at = Layout(dp=[2, 4, 8, 12, 16, 24, 32, 64, 72], ep=[2, 4, 8, 12, 16, 24, 32, 64, 72])
+    for per_rank in (1, 2048):
+        found = exchange.dispatch_combine_s(per_rank * at.n_stage, **ROUTED, layout=at, on=GB200)
+        assert np.all(np.diff(found) >= 0) and found[-1] < 1.2 * found[2] + 1e-3
+    b200 = exchange.dispatch_combine_s(
+        8, **ROUTED, layout=Layout(dp=8, ep=8), on=Network(chip=hardware.chip("b200_sxm"))
+    )
+    assert b200 == exchange.dispatch_combine_s(8, **ROUTED, layout=Layout(dp=8, ep=8), on=GB200)
+
+
+def test_all_to_all_does_not_grow_with_ranks_and_all_gather_does():
+    # marin#7012: all ranks together send T·k·h·b·(1 − 1/EP), against EP·T·h·b·(1 − 1/EP)
+    ranks, tokens = np.array([16, 32, 64]), 64 * 1024
+    at, link = Layout(dp=ranks, ep=ranks), GB200.chip.link_bytes_per_s
+    sent = exchange.dispatch_combine_s(tokens, **ROUTED, layout=at, on=BOUND) * ranks * link
+    chosen = ranks * (1 - (1 - 1 / ranks) ** 8)  # GPUs that eight experts at random are on
+    np.testing.assert_allclose(sent, 2 * tokens * chosen * 7168 * 2 * (1 - 1 / ranks), rtol=1e-12)
+    assert np.all(sent <= 2 * tokens * 8 * 7168 * 2)
+    gathered = exchange.dense_s(tokens, 7168, layout=at, n_ranks=ranks, on=BOUND) * ranks * link
+    np.testing.assert_allclose(gathered, 2 * tokens * 7168 * 2 * (ranks - 1), rtol=1e-12)
+    assert np.all(
+        exchange.experts_s(tokens, **ROUTED, layout=at, on=BOUND) * ranks * link <= np.minimum(sent, gathered)
+    )
+
+
+def test_tensor_parallel_experts_end_in_an_all_reduce():
+    at = Layout(tp_attention=8, ep=8)
+    assert exchange.experts_s(64, **ROUTED, layout=at, on=GB200) == collectives.all_reduce_s(
+        64 * 7168 * 2, n_ranks=8, chip="gb200", engine="trtllm"
+    )
+    assert exchange.dense_s(64, 7168, layout=at, n_ranks=8, on=GB200) == exchange.experts_s(
+        64, **ROUTED, layout=Layout(tp_attention=8, tp_ffn=8), on=GB200
+    )
+
+
+def test_a_dense_ffn_over_replicas_by_hand():
+    at, size = Layout(tp_attention=2, dp=4, tp_ffn=8), 7168 * 2
+    expected = (
+        collectives.all_gather_s(64 * size, n_ranks=4, chip="gb200")
+        + collectives.reduce_scatter_s(64 * size, n_ranks=8, chip="gb200")
+        + collectives.all_gather_s(16 * size, n_ranks=2, chip="gb200")
+    )
+    assert exchange.dense_s(64, 7168, layout=at, n_ranks=8, on=GB200) == pytest.approx(expected, rel=1e-12)
+    # groups of four GPUs hold half of the tokens
+    half = Layout(dp=8, tp_ffn=4, ep=2)
+    expected = sum(
+        f(32 * size, n_ranks=4, chip="gb200") for f in (collectives.all_gather_s, collectives.reduce_scatter_s)
+    )
+    assert exchange.dense_s(64, 7168, layout=half, n_ranks=4, on=GB200) == pytest.approx(expected, rel=1e-12)
+
+
+def test_merging_by_hand():
+    # partial outputs of 16 heads of 128 in BF16 and 8 bytes of softmax each, in all-to-all over 8
+    at = Layout(kvp=8, tp_attention=8, tp_ffn=64)
+    assert exchange.merge_s(8, 16, 128, layout=at, on=GB200) == collectives.all_to_all_s(
+        8 * 16 * (2 * 128 + 8), n_ranks=8, chip="gb200"
+    )
+
+
+def test_ends_and_hand_over_by_hand():
+    at = Layout(tp_attention=4, tp_ffn=4, pp=3)
+    assert exchange.ends_s(10, 8192, 128_256, layout=at, on=GB200) == pytest.approx(
+        collectives.all_reduce_s(10 * 8192 * 2, n_ranks=4, chip="gb200", engine="trtllm")
+        + collectives.all_gather_s(10 * 128_256 * 2, n_ranks=4, chip="gb200")
+    )
+    assert exchange.hand_over_s(10, 8192, layout=at, on=GB200) == pytest.approx(2 * 10 * 8192 * 2 / 900e9)
+    # 12 GPUs are more than a domain of H200: over one NIC each
+    assert exchange.hand_over_s(10, 8192, layout=at, on=H200) == pytest.approx(2 * 10 * 8192 * 2 / 50e9)
+
+
+def test_skewed_routing_sends_more_to_the_busiest():
+    at = Layout(dp=32, ep=32)
+    even, skewed = (
+        exchange.dispatch_combine_s(32 * 2048, **ROUTED | {"routing": r}, layout=at, on=GB200)
+        for r in ("balanced", "skewed")
+    )
+    assert 1.5 * even < skewed < 5 * even
+
+
+def test_beyond_the_domain_the_nics_are_added():
+    inside, beyond = (H200.all_reduce_s(2**20, n) for n in (8, 16))
+    assert beyond == pytest.approx(
+        inside + collectives.bound_s("all_reduce", 2**20, n_ranks=16, chip="h200_sxm"), rel=1e-12
+    )
+    both = H200.all_reduce_s(2**20, [8, 16])
+    assert both.tolist() == [inside, beyond]
+
+
+@pytest.mark.parametrize("chip", ["gb200", "gb300", "h200_sxm", "b200_sxm"])
+@pytest.mark.parametrize("routing", ["balanced", "skewed"])
+@given(tokens=st.integers(1, 100_000), n_gpus=st.sampled_from([2, 8, 16, 64]))
+def test_never_below_the_bound(chip, routing, tokens, n_gpus):
+    at = layouts(n_gpus, "deepseek_r1")
+    real, bound = (Network(chip=hardware.chip(chip), bound=x) for x in (False, True))
+    for call in (
+        lambda on: exchange.experts_s(tokens, **ROUTED | {"routing": routing}, layout=at, on=on),
+        lambda on: exchange.dense_s(tokens, 7168, layout=at, n_ranks=at.n_dense_ranks, on=on),
+        lambda on: exchange.merge_s(tokens, 128 // at.tp_attention, 512, layout=at, on=on),
+        lambda on: exchange.ends_s(tokens, 7168, 129_280, layout=at, on=on),
+    ):
+        assert np.all(call(real) >= call(bound) * (1 - 1e-12)) and np.all(call(bound) >= 0)

@@ -1,0 +1,117 @@
+"""What a GPU holds of every weight: all GPUs together hold the model, and copies are counted."""
+
+import numpy as np
+import pytest
+
+from codesign_lib.serving import layout, shards
+from codesign_lib.serving.layout import Layout
+from codesign_lib.specs import models, weights
+from codesign_lib.specs.hf_config.fields import Attention
+
+
+def held(model, at):
+    """Elements on one GPU of a single stage, by name of the weight."""
+    found, kinds, d = {}, shards.kinds(model), model.config.d_model
+    for slices, parts in ((shards.mixer_shards, kinds.mixers), (shards.ffn_shards, kinds.ffns)):
+        for part, n in parts:
+            for x in slices(part, d, at):
+                found[x.of.name] = found.get(x.of.name, 0) + n * float(x.n_params)
+    for w, n in shards.other_weights(model):
+        found[w.name] = found.get(w.name, 0) + n * w.n_params
+    for x in shards.outer_shards(model, at):
+        found[x.of.name] = found.get(x.of.name, 0) + float(x.n_params)
+    return found
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_one_gpu_holds_every_parameter(name):
+    model = models.MODELS[name]
+    assert sum(held(model, Layout()).values()) == sum(w.n_params for w in model.weights)
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_linear_layers_of_one_gpu_are_the_model_s(name):
+    model = models.MODELS[name]
+    found = sum(n * float(x.n_params) for x, n in shards.linear_shards(model, Layout()))
+    inner = [w for layer in model.config.layers for w in weights.layer_weights(layer, model.config.d_model)]
+    rest = sum(w.n_params for w in inner if w.kind in ("residual", "per-layer embedding"))
+    head = model.config.d_model * model.config.n_vocab
+    assert found == sum(w.n_params for w in inner if w.kind) - rest + head
+
+
+def test_helix_by_hand():
+    # H=16384, 128 query and 8 key-value heads of 128, F=53248, on KVP 8 × TP 8
+    llama = models.MODELS["llama_3_1_405b"]
+    found, at = held(llama, Layout(kvp=8, tp_attention=8, tp_ffn=64)), 126
+    assert found["qkv"] == at * 16_384 * (16 + 2) * 128  # the same on all eight kvp ranks
+    assert found["out"] == at * 16_384 * 16_384 / 64
+    assert found["gate_up"] == at * 16_384 * 2 * 53_248 / 64 and found["down"] == at * 53_248 / 64 * 16_384
+    assert found["head"] == 128_256 / 64 * 16_384
+
+
+def test_key_value_heads_are_copied_beyond_their_number():
+    llama = models.MODELS["llama_3_1_405b"]
+    qkv = [held(llama, Layout(tp_attention=tp, tp_ffn=tp))["qkv"] / 126 / 16_384 / 128 for tp in (8, 16, 64)]
+    assert qkv == [16 + 2, 8 + 2, 2 + 2]
+
+
+def test_experts_by_both_ways_and_slots():
+    r1 = models.MODELS["deepseek_r1"]
+    whole = 58 * 256 * 3 * 7168 * 2048
+    for at in (Layout(dp=8, ep=8), Layout(dp=8, tp_ffn=8), Layout(dp=8, tp_ffn=2, ep=4)):
+        found = held(r1, at)
+        assert found["expert gate_up"] + found["expert down"] == whole / 8
+    spare = held(r1, Layout(dp=36, ep=36))
+    assert spare["expert down"] * 36 == whole / 3 * 288 / 256
+    # attention is whole on every replica of attention DP
+    assert held(r1, Layout(dp=8, ep=8))["q_b"] == held(r1, Layout())["q_b"]
+    assert held(r1, Layout(tp_attention=8, ep=8))["q_b"] == held(r1, Layout())["q_b"] / 8
+
+
+def test_shared_experts_and_dense_layers_follow_the_larger_group():
+    r1 = models.MODELS["deepseek_r1"]
+    for at, ranks in (
+        (Layout(dp=8, ep=8), 1),
+        (Layout(tp_attention=8, ep=8), 8),
+        (Layout(dp=8, tp_ffn=8), 8),
+        (Layout(tp_attention=2, dp=4, tp_ffn=4, ep=2), 4),
+    ):
+        assert held(r1, at)["shared down"] == held(r1, Layout())["shared down"] / ranks
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_ranks_together_hold_at_least_the_model(name):
+    model = models.MODELS[name]
+    for i in range(len(layout.layouts(8, model))):
+        at = layout.layouts(8, model)[i]
+        if at.pp == 1:
+            found = held(model, at)
+            assert sum(found.values()) * 8 >= sum(w.n_params for w in model.weights)
+            one = held(model, Layout())
+            assert all(found[key] <= one[key] for key in one)
+
+
+def test_arrays_are_the_single_layouts():
+    model, many = models.MODELS["nemotron_3_super"], layout.layouts(8, "nemotron_3_super")
+    for shard, _ in shards.linear_shards(model, many):
+        sizes = np.broadcast_to(shard.n_params, many.shape)
+        for i in (0, 7, len(many) - 1):
+            single = {s.of: float(s.n_params) for s, _ in shards.linear_shards(model, many[i])}
+            assert sizes[i] == single[shard.of]
+
+
+def test_tile_efficiency_by_hand():
+    llama = models.MODELS["llama_3_1_8b"]
+    assert shards.tile_efficiency(llama, Layout()) == 1.0
+    # at TP 8 the head has 128,256 / 8 = 16,032 = 125.25 × 128 columns; all else is a multiple
+    per_layer = 4096 * (4 + 1 + 1) * 128 + 512 * 4096 + 4096 * 2 * 1792 + 1792 * 4096
+    asked, padded = 32 * per_layer + 4096 * 16_032, 32 * per_layer + 4096 * 126 * 128
+    assert shards.tile_efficiency(llama, Layout(tp_attention=8, tp_ffn=8)) == pytest.approx(asked / padded, rel=1e-12)
+    assert shards.tile_efficiency(llama, Layout(tp_attention=8, tp_ffn=8), multiple=32) == 1.0
+
+
+def test_kinds_count_layers():
+    found = shards.kinds(models.MODELS["deepseek_r1"])
+    assert [n for _, n in found.ffns] == [3, 58] and sum(n for _, n in found.others) == 61
+    assert sum(n for _, n in shards.kinds(models.MODELS["deepseek_r1"], mtp=True).mixers) == 1
+    assert isinstance(shards.kinds(models.MODELS["gpt_oss_120b"]).mixers[0][0], Attention)
