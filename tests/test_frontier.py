@@ -1,11 +1,18 @@
-"""The exact Pareto filter against comparing every point with every other."""
+"""The exact Pareto filter against comparing every point with every other; where one set of layouts starts to win."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codesign_lib.serving.decode import decode_step_s
+from codesign_lib.serving.families import crossover_tokens, families
 from codesign_lib.serving.frontier import pareto
+from codesign_lib.serving.layout import layouts
+from codesign_lib.specs import hardware, models
+from codesign_lib.specs.formats import Precision
 
 numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False))
 
@@ -27,3 +34,68 @@ def test_refuses():
         pareto([1, 2], [1])
     with pytest.raises(ValueError, match="y is NaN at index 1"):
         pareto([1, 2], [1, np.nan])
+
+
+IN_FP4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8", head="nvfp4")
+LLAMA, GB200 = models.MODELS["llama_3_1_405b"], hardware.chip("gb200")
+ALL = layouts([8, 16, 32, 64], LLAMA)
+TP, HELIX = (ALL[families(ALL)[name]] for name in ("TP", "Helix"))
+
+
+def crossover(model=LLAMA, chip=GB200, *, batch=8, bound=False, **how):
+    how = {"least": 16} | how
+    return crossover_tokens(model, chip, ours=HELIX, others=TP, batch=batch, precision=IN_FP4, bound=bound, **how)
+
+
+def with_kv_heads(n: int) -> models.Model:
+    layers = tuple(replace(x, mixers=tuple(replace(m, n_kv_heads=n) for m in x.mixers)) for x in LLAMA.config.layers)
+    return replace(LLAMA, name=f"llama with {n}", config=replace(LLAMA.config, layers=layers))
+
+
+class TestCrossover:
+    def test_each_wins_on_its_side(self):
+        found = crossover()
+        for context, helix_wins in ((0.8 * found, False), (1.25 * found, True)):
+            how = dict(batch=8, n_context=round(context), precision=IN_FP4)
+            tp, helix = (decode_step_s(LLAMA, GB200, layout=x, **how).step_s.min() for x in (TP, HELIX))
+            assert (helix < tp) == helix_wins
+
+    def test_in_its_limits(self):
+        assert crossover(most=1024) == np.inf
+        assert crossover(least=2**22) == 2**22
+
+    @settings(deadline=None, max_examples=15)
+    @given(st.integers(1, 200), st.integers(2, 8), st.booleans())
+    def test_more_sequences_sooner(self, batch, times, bound):
+        # the cache grows with them, the weights do not
+        assert crossover(batch=batch * times, bound=bound) < crossover(batch=batch, bound=bound)
+
+    @settings(deadline=None, max_examples=15)
+    @given(st.integers(1, 200), st.booleans())
+    def test_more_key_value_heads_later(self, batch, bound):
+        # heads that TP can divide need no division along the sequence; between 8 and 64 kernels are not smooth
+        few, some, many = (crossover(with_kv_heads(n), batch=batch, bound=bound) for n in (2, 8, 64))
+        assert few <= some < many == np.inf
+
+    @settings(deadline=None, max_examples=15)
+    @given(st.integers(1, 200), st.floats(1.1, 8))
+    def test_faster_memory_later_faster_links_sooner(self, batch, times):
+        at = crossover(batch=batch, bound=True)
+        memory = replace(GB200, hbm_bytes_per_s=times * GB200.hbm_bytes_per_s)
+        links = {x: times * getattr(GB200, x) for x in ("link_bytes_per_s", "link_peer_bytes_per_s")}
+        assert crossover(chip=memory, batch=batch, bound=True) > at
+        assert crossover(chip=replace(GB200, **links), batch=batch, bound=True) < at
+
+    def test_refuses(self):
+        with pytest.raises(ValueError, match="least below most, arrays of layouts"):
+            crossover(least=1024, most=512)
+        with pytest.raises(ValueError, match="arrays of layouts"):
+            crossover_tokens(LLAMA, GB200, ours=HELIX[0], others=TP, batch=1, precision=IN_FP4)
+
+
+def test_families_do_not_overlap():
+    every = layouts([1, 4, 16], "deepseek_r1")
+    found = families(every)
+    assert sum(x.astype(int) for x in found.values()).max() == 1
+    assert all(x.any() for x in found.values())
+    assert found["TP"][[str(x) == "one GPU" for x in (every[i] for i in range(len(every)))]].all()

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from codesign_lib.report.claims import afd, attention, chips, dimensioning, laws, layout, pipeline, roofline
+from codesign_lib.report.claims import (
+    afd,
+    attention,
+    chips,
+    dimensioning,
+    helix_frontier,
+    laws,
+    layout,
+    pipeline,
+    roofline,
+)
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
 
@@ -42,6 +52,10 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "expert_limits": layout.expert_limits,
     "all_to_all": layout.all_to_all,
     "sequel": layout.sequel,
+    "plateau": layout.plateau,
+    "latent_experts": layout.latent_experts,
+    "one_kv_head": layout.one_kv_head,
+    "helix_factors": helix_frontier.helix_factors,
     "step3_work": afd.step3_work,
     "step3_costs": afd.step3_costs,
     "fast_afd": afd.fast_afd,

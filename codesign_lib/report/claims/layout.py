@@ -7,12 +7,16 @@ from functools import partial
 
 import numpy as np
 
-from codesign_lib.cost import collectives, experts, tiling
-from codesign_lib.report.claims.attention import LIMIT
+from codesign_lib.cost import attention_kernels, collectives, experts, moe_kernels, tiling
+from codesign_lib.report.claims.attention import LIMIT, TABLES
 from codesign_lib.report.claims.pair import Pair, exact, measured
 from codesign_lib.report.claims.roofline import ARTICLE
 from codesign_lib.serving import helix
+from codesign_lib.serving.decode import decode_step_s
+from codesign_lib.serving.layout import Layout
+from codesign_lib.serving.memory import max_batch
 from codesign_lib.specs import formats, models, published
+from codesign_lib.specs.formats import Precision
 
 HELIX = "Helix Parallelism, arXiv:2507.07120"
 DRAFTS = "NVIDIA, Co-designing AI models using speculative decoding for faster LLM inference, 2026-09-02"
@@ -144,3 +148,64 @@ def _dp_tokens() -> float:
     weights = r1.n_params_by_part["attention"] * formats.FP8.bytes_per_element
     how = dict(weight_bytes=weights, kv_bytes_per_token=r1.kv_bytes_per_token("bf16"))
     return float(helix.attention_dp_tokens(**how, n_gpus=8))
+
+
+def plateau() -> Iterator[Pair]:
+    """Grouped-query decoding as TP leaves it to a GPU, batch 8 of 32,768: no gain below one key-value head."""
+    t = published.table("attention_heads").where(chip="gb300", engine="trtllm", d_head=128.0)
+    for fmt in ("bf16", "fp8"):
+        for heads, kv in ((64, 8), (32, 4), (16, 2), (8, 1), (4, 1), (1, 1)):
+            row = t.where(kv_fmt=fmt, n_heads=float(heads), n_kv_heads=float(kv))
+            what = f"decode attention on gb300, {fmt}, {heads} query heads on {kv}"
+            ours = partial(_grouped, heads, kv, fmt)
+            key = f"plateau/{fmt}/{heads}on{kv}"
+            yield measured(key, what, row["latency_s"][0], "s", TABLES, ours)
+
+
+def _grouped(n_heads: int, n_kv_heads: int, fmt: str) -> float:
+    how = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, n_batch=8, chip="gb300", fmt=fmt, repeated=True)
+    return float(attention_kernels.attention_decode_s(32_768, **how))
+
+
+def latent_experts() -> Iterator[Pair]:
+    """Experts in a latent size a quarter of the model's (512, 22 a token): time over that of full-size experts."""
+    t = published.table("moe_ranks").where(n_experts=512.0, fmt="nvfp4")
+    for ep, tokens in ((8, 64), (8, 16_384), (32, 64), (32, 16_384)):
+        rows = t.where(ep=float(ep), n_tokens=float(tokens), routing="balanced")
+        value = rows.where(d_model=1024.0)["latency_s"][0] / rows.where(d_model=4096.0)["latency_s"][0]
+        what = f"experts of 1,024 over experts of 4,096, EP {ep}, {tokens:,} tokens"
+        yield measured(f"latent_experts/ep{ep}/m{tokens}", what, value, "×", TABLES, partial(_latent_ratio, ep, tokens))
+
+
+def _latent_ratio(ep: int, tokens: int) -> float:
+    how = dict(d_expert=2688, n_experts=512, n_chosen=22, ep=ep, gated=False, chip="gb300", fmt="nvfp4")
+    return float(moe_kernels.moe_s(tokens, d_model=1024, **how) / moe_kernels.moe_s(tokens, d_model=4096, **how))
+
+
+def one_kv_head() -> Iterator[Pair]:
+    """TP against attention DP, and against a divided context, on eight B200, as users measured them."""
+    source = "vllm-project/vllm issue 51454: DeepSeek-V4-Flash on 8 × B200, vLLM 0.25.0"
+    what = "DeepSeek-V4-Flash, tokens that the cache holds, DP 8 over TP 8"
+    yield measured("one_kv_head/capacity", what, 8 * 20.57 / 21.42, "×", source, _capacity_ratio)
+    source = "vLLM blog, Decode Context Parallelism, 2026-08-07: Kimi-K2.6 NVFP4 on 8 × B200, agentic trace of about 67,000 tokens"  # noqa: E501
+    what = "Kimi K2, tokens/s/GPU with the context divided by 8 over TP 8, each at its memory's limit"
+    yield measured("one_kv_head/dcp", what, 6091 / 1863, "×", source, _dcp_ratio)
+
+
+def _capacity_ratio() -> float:
+    mix = Precision(weights="fp8_block", activations="fp8", kv="fp8", experts="mxfp4")
+    how = dict(n_context=131_072, precision=mix)
+    dp, tp = (
+        max_batch("deepseek_v4_flash", "b200_sxm", layout=x, **how)
+        for x in (Layout(dp=8, ep=8), Layout(tp_attention=8, ep=8))
+    )
+    return float(dp / tp)
+
+
+def _dcp_ratio() -> float:
+    how = dict(n_context=67_000, precision=Precision(weights="nvfp4", activations="nvfp4", kv="fp8", head="nvfp4"))
+    rates = []
+    for layout in (Layout(kvp=8, tp_ffn=8), Layout(tp_attention=8, tp_ffn=8)):
+        batch = max_batch("kimi_k2", "b200_sxm", layout=layout, **how)
+        rates.append(batch / decode_step_s("kimi_k2", "b200_sxm", layout=layout, batch=batch, **how).step_s)
+    return float(rates[0] / rates[1])
