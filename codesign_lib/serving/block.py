@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import end_to_end, memory, pools, prefill
-from codesign_lib.serving.decode import decode_step_s
 from codesign_lib.serving.end_to_end import Served
 from codesign_lib.serving.layout import AXES, Layout, Workload
 from codesign_lib.serving.points import PARTS, Points
@@ -54,10 +53,9 @@ def points_of(block: Block) -> Points:
         block.model, block.chip, layout=layout, batch=batch, n_context=n_in + n_out, precision=block.precision,
         n_step_tokens=np.ceil(batch / layout.dp) + min(n_in, MOST_STEP_TOKENS),
     )  # fmt: skip
-    over = end_to_end.overhead(block.model, block.chip, block.precision, engine=block.engine)
-    step = decode_step_s(
+    step = end_to_end.serving_step_s(
         block.model, block.chip, layout=layout, batch=batch, n_context=int(np.ceil(n_in + n_out / 2)),
-        n_draft=block.n_draft, overhead=over, **block.how,
+        n_draft=block.n_draft, precision=block.precision, engine=block.engine, routing=block.routing,
     )  # fmt: skip
     prompt = 0.0
     if block.pool is None:

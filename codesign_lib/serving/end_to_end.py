@@ -23,7 +23,7 @@ steps; requests are all alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -35,7 +35,7 @@ from codesign_lib.serving import prefill, shards
 from codesign_lib.serving.decode import DecodeStep, Overhead, decode_step_s
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs import published
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import Format, Precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
@@ -61,21 +61,34 @@ def constants(engine: str) -> dict[str, float]:
     return {name: float(table[name][at]) for name in ("step_s", "sequence_s")}
 
 
-def launches_s(model: Model | str, chip: Chip | str, precision: Precision, *, engine: str = "trtllm") -> float:
-    """Seconds of launches in the calibrated times of all linear layers of one decode step, routed experts left out.
+def launches_s(
+    model: Model | str, chip: Chip | str, precision: Precision, *, engine: str = "trtllm"
+) -> dict[str, float]:
+    """Seconds of launches in the calibrated times of all linear layers of one decode step, by the part they are in.
+
+    Routed experts are left out: their kernels are several, and what of them a graph hides is not known.
 
     >>> nvfp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
-    >>> f"{1e3 * launches_s('llama_3_1_70b', 'gb300', nvfp4):.2f} ms"
-    '2.39 ms'
+    >>> {part: f"{1e3 * x:.2f} ms" for part, x in launches_s("llama_3_1_70b", "gb300", nvfp4).items()}
+    {'projections': '1.19 ms', 'ffn': '1.19 ms', 'head': '0.00 ms'}
     """
-    of, c = as_model(model), as_chip(chip)
-    found = 0.0
-    for shard, n_layers in shards.linear_shards(of, Layout()):
-        if shard.of.kind != "expert":
-            fmt = shards.format_of(shard.of, precision)
-            numbers = calibration.find("gemm", c.name, KERNELS_OF.get(engine, engine), fmt.name)
-            found += n_layers * (numbers.numbers["launch_s"] if numbers else 0.0)
-    return found
+    of, c, found, one = as_model(model), as_chip(chip), shards.kinds(as_model(model)), Layout()
+    d, kernels = of.config.d_model, KERNELS_OF.get(engine, engine)
+    parts = {
+        "projections": [(x, n) for mixer, n in found.mixers for x in shards.mixer_shards(mixer, d, one)],
+        "ffn": [(x, n) for ffn, n in found.ffns for x in shards.ffn_shards(ffn, d, one) if x.of.kind != "expert"]
+        + [(x, n) for rest, n in found.others for x in shards.rest_shards(rest, d)],
+        "head": [(x, 1) for x in shards.outer_shards(of, one)],
+    }
+    return {
+        part: sum(n * _launch_s(c, kernels, shards.format_of(x.of, precision)) for x, n in all_of if x.of.kind)
+        for part, all_of in parts.items()
+    }
+
+
+def _launch_s(chip: Chip, engine: str, fmt: Format) -> float:
+    found = calibration.find("gemm", chip.name, engine, fmt.name)
+    return found.numbers["launch_s"] if found else 0.0
 
 
 def overhead(model: Model | str, chip: Chip | str, precision: Precision, *, engine: str = "trtllm") -> Overhead:
@@ -86,11 +99,28 @@ def overhead(model: Model | str, chip: Chip | str, precision: Precision, *, engi
     True
     """
     of = as_model(model)
-    return Overhead(
-        **constants(engine),
-        layer_s=-launches_s(of, chip, precision, engine=engine) / of.n_layers,
-        source=published.table("serving_overhead").header["source"],
-    )
+    hidden = sum(launches_s(of, chip, precision, engine=engine).values())
+    source = published.table("serving_overhead").header["source"]
+    return Overhead(**constants(engine), layer_s=-hidden / of.n_layers, source=source)
+
+
+def serving_step_s(
+    model: Model | str, chip: Chip | str, *, precision: Precision, engine: str = "trtllm", **how
+) -> DecodeStep:
+    """A decode step as an engine runs it: ``decode_step_s`` with its :py:func:`overhead`, launches taken off the parts
+    that they are in, so that ``overhead_s`` is the host's alone. Keywords as in ``decode_step_s``.
+
+    >>> fp8 = Precision(weights="fp8", activations="fp8", kv="fp8")
+    >>> one = serving_step_s("llama_3_1_8b", "h200_sxm", layout=Layout(), batch=1, n_context=1024, precision=fp8)
+    >>> bool(one.overhead_s == constants("trtllm")["step_s"] + constants("trtllm")["sequence_s"])
+    True
+    """
+    over = overhead(model, chip, precision, engine=engine)
+    kernels = KERNELS_OF.get(engine, engine)
+    step = decode_step_s(model, chip, precision=precision, engine=kernels, overhead=over, **how)
+    hidden = launches_s(model, chip, precision, engine=engine)
+    less = {f"{part}_s": getattr(step, f"{part}_s") - x for part, x in hidden.items()}
+    return replace(step, **less, overhead_s=step.overhead_s - over.layer_s * as_model(model).n_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +198,11 @@ def aggregated(
     """  # noqa: E501
     subject, of, kernels = "aggregated", as_model(model), KERNELS_OF.get(engine, engine)
     b, n_in, n_out = whole(subject, batch=batch, n_input=n_input, n_output=n_output)
-    how = dict(layout=layout, precision=precision, engine=kernels, routing=routing)
-    step = decode_step_s(
-        of, chip, batch=b, n_context=np.ceil(n_in + n_out / 2), n_draft=n_draft,
-        overhead=overhead(of, chip, precision, engine=engine), **how,
-    )  # fmt: skip
+    how = dict(layout=layout, precision=precision, routing=routing)
+    n_context = np.ceil(n_in + n_out / 2)
+    step = serving_step_s(of, chip, batch=b, n_context=n_context, n_draft=n_draft, engine=engine, **how)
     if prompt_s is None:
-        prompt_s = prefill.layer_costs(of, chip, n_new=n_in, **how).total_s
+        prompt_s = prefill.layer_costs(of, chip, n_new=n_in, engine=kernels, **how).total_s
     return served(
         step, batch=b, n_output=n_out, layout=layout, prompt_s=prompt_s, n_draft=n_draft, acceptance=acceptance,
         draft_s=draft_s,

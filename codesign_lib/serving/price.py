@@ -4,11 +4,11 @@ With R output tokens a second and GPU, p dollars a GPU-hour, P watts a GPU and e
 
 .. math:: \frac{\$}{10^6\,\text{tokens}} = \frac{10^6\,p}{3600\,R}, \qquad
           \frac{\text{J}}{\text{token}} = \frac{P}{R}, \qquad
-          \frac{\$_\text{electricity}}{10^6\,\text{tokens}} = \frac{10^6}{3.6 \cdot 10^6}\,\frac{\text{J}}{\text{token}}\,
-          \frac{\$}{\text{kWh}}
+          \frac{\$_\text{electricity}}{10^6\,\text{tokens}} = \frac{10^6}{3.6 \cdot 10^6}
+          \cdot \frac{\text{J}}{\text{token}} \cdot \frac{\$}{\text{kWh}}
 
-The default prices and powers are one source's estimates of one day (``data/tco.csv``; SemiAnalysis, 2026-04-03); those of
-B300 and GB300 were placeholders in it, 1.2 times the chip before. They drift by tens of percent in months: name the
+The default prices and powers are one source's estimates of one day (``data/tco.csv``; SemiAnalysis, 2026-04-03); those
+of B300 and GB300 were placeholders in it, 1.2 times the chip before. They drift by tens of percent in months: name the
 date with the number, or give your own. Power is drawn whatever the load is here; input tokens are not charged apart.
 """
 
