@@ -18,6 +18,8 @@ from codesign_lib.report.claims import (
     layout,
     pipeline,
     roofline,
+    served,
+    structure,
 )
 from codesign_lib.report.claims.pair import Pair
 from codesign_lib.specs.published import Check
@@ -47,6 +49,12 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "scaling_law": laws.scaling_law,
     "granularity": laws.granularity,
     "user_questions": attention.user_questions,
+    "interactivity": served.interactivity,
+    "token_prices": served.token_prices,
+    "llama_70b": served.llama_70b,
+    "served": served.served,
+    "structure": structure.structure,
+    "regimes": structure.regimes,
     "helix_figure1": layout.helix_figure1,
     "overlap": layout.overlap,
     "expert_limits": layout.expert_limits,
