@@ -92,6 +92,15 @@ def test_limits_are_kept_and_best_is_the_best():
     assert kept.binds(i) in ("projections", "attention", "ffn", "experts", "communication", "overhead")
 
 
+def test_the_area_under_a_frontier():
+    found = sweep(keep="all")
+    kept = frontier.frontier(found)
+    grid = np.linspace(10, 150, 20_001)
+    stairs = [kept["throughput_per_s"][kept["interactivity_per_s"] >= x].max(initial=0) for x in grid]
+    assert frontier.area(found, slowest_per_s=10, fastest_per_s=150) == pytest.approx(np.mean(stairs) * 140, rel=1e-3)
+    assert frontier.area(kept, slowest_per_s=1e6, fastest_per_s=2e6) == 0
+
+
 def test_best_refuses_what_it_cannot_know():
     kept = sweep()
     with pytest.raises(ValueError, match="reduced without this limit on TTFT; allowed: give it to sweep"):
@@ -152,6 +161,18 @@ class TestDisaggregated:
             for n in (128, 8192)
         )
         assert few["prefill_fraction"].max() < many["prefill_fraction"].max()
+
+
+def test_decoding_alone_is_the_most_there_is():
+    alone, split, shared = (
+        sweep(modes=[m], keep="all", n_chips=[8]) for m in ("decode", "disaggregated", "aggregated")
+    )
+    assert same(alone[np.arange(0)], alone[np.arange(0)]) and len(alone) == len(split) > len(shared)
+    assert alone["tpot_s"] == pytest.approx(split["tpot_s"])
+    assert (alone["throughput_per_s"] > split["throughput_per_s"]).all()
+    assert alone["prefill_fraction"].max() == 0
+    every = alone["batch"] / (alone["ttft_s"] + 511 * alone["tpot_s"]) * 512 / alone["n_gpus"]
+    assert alone["throughput_per_s"] == pytest.approx(every)
 
 
 def test_drafts_are_a_column():
@@ -247,7 +268,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (dict(modes="aggregated"), "modes is 'aggregated'; allowed: a sequence of aggregated, disaggregated"),
+            (
+                dict(modes="aggregated"),
+                "modes is 'aggregated'; allowed: a sequence of aggregated",
+            ),
             (dict(modes=["both"]), "allowed: a sequence of"),
             (dict(keep="best"), "keep is 'best'; allowed: frontier, all"),
             (dict(workload=Workload(n_input=[1, 2], n_output=1, n_concurrent=1)), "workload.n_input is an array"),

@@ -22,7 +22,7 @@ MOST_STEP_TOKENS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What a worker is sent; ``pool`` reads the prompts where serving is disaggregated, else None."""
+    """What a worker is sent; ``pool`` reads the prompts where ``mode`` is disaggregated, else None."""
 
     model: Model
     chip: Chip
@@ -58,7 +58,7 @@ def points_of(block: Block) -> Points:
         n_draft=block.n_draft, precision=block.precision, engine=block.engine, routing=block.routing,
     )  # fmt: skip
     prompt = 0.0
-    if block.pool is None:
+    if block.mode == "aggregated":
         prompt = prefill.layer_costs(block.model, block.chip, n_new=n_in, layout=layout, **block.how).total_s
     served = end_to_end.served(
         step, batch=batch, n_output=n_out, layout=layout, prompt_s=prompt, n_draft=block.n_draft,
@@ -97,7 +97,7 @@ def _split(block: Block, batch: NDArray, served: Served) -> tuple[NDArray, NDArr
     """Time to first token, output tokens a second and GPU, and what the reading GPUs are."""
     n_out, n_gpus = float(block.workload.n_output), np.asarray(block.layout.n_gpus, np.float64)[:, None]
     names = [f"prefill_{x}" for x in ("tp_attention", "dp", "ep", "pp", "n_chunks")]
-    if block.pool is None:
+    if block.pool is None:  # prompts come between steps, or from nowhere
         return served.ttft_s, served.request_per_s * n_out / n_gpus, {"prefill_fraction": 0.0} | dict.fromkeys(names, 0)
     pool = block.pool
     # the transfer and the first step come on top of the prompt: the slowest of them is taken off the limit

@@ -7,8 +7,8 @@ how many tokens does a GPU give. **Aggregated**: prompts between decode steps
 
 .. math:: \frac{\text{tokens/s}}{\text{GPU}} = \frac{N\,X}{n_d\,(1 + \text{GPUs that read / GPUs that decode})}
 
-with X requests a second of N output tokens. A point fits when every sequence can grow to input + output tokens; points
-beyond the workload's limits are none.
+with X requests a second of N output tokens. **Decode**: prompts cost nothing (cached, or counted elsewhere). A point
+fits when every sequence can grow to input + output tokens; points beyond the workload's limits are none.
 
 Kernels of another engine than the one that serves, routing, queueing and everything that the modules below leave out
 are left out here too. Ratios between points are safer than points.
@@ -33,11 +33,11 @@ from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
-from codesign_lib.specs.quantities import as_floats
+from codesign_lib.specs.quantities import as_floats, positive
 
 BLOCK_POINTS = 65_536
 """Points that are held at a time; what is kept of them is small."""
-MODES = ("aggregated", "disaggregated")
+MODES = ("aggregated", "disaggregated", "decode")
 GROUPS = ("precision", "mode", "n_draft")
 """Columns whose every combination keeps a frontier of its own."""
 MORE_CHIPS = (1, 2, 4, 8, 16, 32, 64, 72)
@@ -66,6 +66,21 @@ def pareto(x: ArrayLike, y: ArrayLike) -> NDArray[np.int64]:
 def frontier(points: Points) -> Points:
     """The points that no other beats in interactivity and throughput, slowest first."""
     return points[pareto(points["interactivity_per_s"], points["throughput_per_s"])]
+
+
+def area(points: Points, *, slowest_per_s: float, fastest_per_s: float) -> float:
+    """Area under the frontier between two interactivities: what a product of both is worth, tokens²/s² a user and GPU.
+
+    Under the staircase: at each interactivity the best throughput of a point at least as fast, 0 beyond the fastest.
+
+    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
+    >>> area(p, slowest_per_s=5, fastest_per_s=50)
+    5000.0
+    """
+    low, high = (float(x) for x in positive("area", slowest_per_s=slowest_per_s, fastest_per_s=fastest_per_s))
+    kept = frontier(points)
+    edges = np.clip(np.concatenate([[low], kept["interactivity_per_s"]]), low, high)
+    return float(np.sum(np.diff(edges) * kept["throughput_per_s"]))
 
 
 def best(points: Points, *, under: Workload) -> int:
@@ -166,7 +181,7 @@ def _tasks(
         pool, some = None, every
         if mode == "aggregated":
             some = every[np.asarray(every.kvp) == 1]
-        else:
+        elif mode == "disaggregated":
             pool = pools.prefill_pool(
                 model, how["chip"], n_chips=n_chips, n_input=int(load.n_input), precision=mix,
                 engine=end_to_end.KERNELS_OF.get(how["engine"], how["engine"]), routing=how["routing"],
