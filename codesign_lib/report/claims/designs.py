@@ -99,8 +99,9 @@ def raced(question: str, design: str, chip: str, *, n_input: int = 8192, n_outpu
     True
     """
     load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
+    mix = FORMAT_MIXES.get(design, MIXES[chip])
     found = frontier.sweep(
-        DESIGNS[question][design], chip, n_chips=SIZES[chip], workload=load, precisions=FORMAT_MIXES.get(design, MIXES[chip]),
+        DESIGNS[question][design], chip, n_chips=SIZES[chip], workload=load, precisions=mix,
         modes=["decode"], engine="sglang", routing="skewed",
     )  # fmt: skip
     return frontier.frontier(found)
@@ -112,9 +113,8 @@ def throughputs(question: str, chip: str, **lengths: int) -> dict[str, NDArray[n
     >>> {name: x.shape for name, x in throughputs("depth", "h200_sxm").items()}
     {'36 layers of 12,288': (4,), '80 layers of 8,192': (4,), '204 layers of 5,120': (4,)}
     """
-    return {
-        name: np.array([at(raced(question, name, chip, **lengths), x) for x in GOALS]) for name in DESIGNS[question]
-    }
+    names = [name for name in DESIGNS[question] if name not in LACKS.get(chip, ())]
+    return {name: np.array([at(raced(question, name, chip, **lengths), x) for x in GOALS]) for name in names}
 
 
 def winners(question: str, chip: str, **lengths: int) -> list[str]:
@@ -175,8 +175,10 @@ WORKLOADS = {"1K in, 1K out": (1024, 1024), "8K in, 1K out": (8192, 1024), "1K i
 
 
 @cache
-def loaded(name: str, chip: str = "gb300", *, mode: str = "disaggregated") -> Points:
-    """DeepSeek-R1's frontier under one of the ``WORKLOADS``.
+def loaded(
+    name: str, chip: str = "gb300", *, mode: str = "disaggregated", model: str = "deepseek_r1", n_draft: int = 0
+) -> Points:
+    """A model's frontier under one of the ``WORKLOADS``; of drafts 80 % are accepted, and making one costs nothing.
 
     >>> share = loaded("8K in, 1K out")["prefill_fraction"]
     >>> bool((share > 0).all())
@@ -185,7 +187,17 @@ def loaded(name: str, chip: str = "gb300", *, mode: str = "disaggregated") -> Po
     n_input, n_output = WORKLOADS[name]
     load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
     found = frontier.sweep(
-        "deepseek_r1", chip, n_chips=SIZES[chip], workload=load, precisions=MIXES[chip], modes=[mode], engine="sglang",
-        routing="skewed",
+        model, chip, n_chips=SIZES[chip], workload=load, precisions=MIXES[chip], modes=[mode], engine="sglang",
+        routing="skewed", n_draft=n_draft, acceptance=0.8,
     )  # fmt: skip
     return frontier.frontier(found)
+
+
+def fastest_at(points: Points, interactivity_per_s: float) -> int:
+    """Index of the point with most throughput among those at least so fast: the first of a frontier that is.
+
+    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
+    >>> fastest_at(p, 20)
+    1
+    """
+    return int(np.searchsorted(points["interactivity_per_s"], interactivity_per_s))
