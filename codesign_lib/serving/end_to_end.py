@@ -140,7 +140,7 @@ class Served:
 
     @property
     def interactivity_per_s(self) -> NDArray[np.float64]:
-        """Tokens a second that a user sees after the first: 1 / TPOT.
+        """Tokens a second that a user sees after the first, 1 / TPOT.
 
         >>> round(1 / ((22 - 2) / 999), 2)      # 1,000 tokens in 22 s, the first after 2 s: not 1,000 / 22
         49.95

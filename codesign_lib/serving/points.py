@@ -21,7 +21,8 @@ class Points:
 
     Columns: ``precision``, ``mode`` (aggregated, disaggregated, decode), ``n_draft``; the layout of the decoding
     instance ``kvp … pp``, ``n_gpus`` and ``batch`` of it; ``tpot_s``, ``ttft_s`` (no queue in it),
-    ``interactivity_per_s`` (tokens a second a user sees, 1/TPOT), ``throughput_per_s`` (output tokens a second and GPU, all GPUs counted);
+    ``interactivity_per_s`` (tokens a second a user sees, 1/TPOT), ``throughput_per_s`` (output tokens a second and
+    GPU, all GPUs counted);
     seconds of a step by part (``attention_s`` …), ``held_up_s`` of a token by prompts; ``free_bytes`` of the fullest
     GPU; ``prefill_fraction``, the share of GPUs that read prompts, and their layout ``prefill_tp_attention …``
     (0 where prompts share the decoding GPUs). ``complete`` is False where a sweep was interrupted.

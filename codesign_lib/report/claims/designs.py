@@ -117,6 +117,16 @@ def throughputs(question: str, chip: str, **lengths: int) -> dict[str, NDArray[n
     return {name: np.array([at(raced(question, name, chip, **lengths), x) for x in GOALS]) for name in names}
 
 
+def part_s(question: str, design: str, chip: str, part: str, interactivity_per_s: float, **lengths: int) -> float:
+    """Seconds of a decode step that a part takes at the first point of a frontier that is so fast.
+
+    >>> 0 < part_s("attention", "MLA", "h200_sxm", "attention", 50) < 0.02
+    True
+    """
+    found = raced(question, design, chip, **lengths)
+    return float(found[f"{part}_s"][fastest_at(found, interactivity_per_s)])
+
+
 def winners(question: str, chip: str, **lengths: int) -> list[str]:
     """At every goal the design that gives most, and by how much over the next; – where none is fast enough.
 
@@ -191,6 +201,24 @@ def loaded(
         routing="skewed", n_draft=n_draft, acceptance=0.8,
     )  # fmt: skip
     return frontier.frontier(found)
+
+
+@cache
+def format_rates(interactivity_per_s: float, *, name: str = "1K in, 1K out") -> dict[str, float]:
+    """DeepSeek-R1's tokens a second and GPU on GB300 at an interactivity, in FP8 (128×128 blocks) and NVFP4.
+
+    >>> rates = format_rates(50)
+    >>> bool(1 < rates["nvfp4"] / rates["fp8"] < 2)
+    True
+    """
+    n_input, n_output = WORKLOADS[name]
+    load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
+    mixes = {"fp8": Precision(weights="fp8_block", activations="fp8_block", kv="fp8"), "nvfp4": MIXES["gb300"]}
+    found = frontier.sweep(
+        "deepseek_r1", "gb300", n_chips=SIZES["gb300"], workload=load, precisions=mixes, modes=["disaggregated"],
+        engine="sglang", routing="skewed",
+    )  # fmt: skip
+    return {fmt: at(frontier.frontier(found[found["precision"] == fmt]), interactivity_per_s) for fmt in mixes}
 
 
 def fastest_at(points: Points, interactivity_per_s: float) -> int:

@@ -96,7 +96,7 @@ def ultra_ratio(model: str) -> float:
     >>> 1.0 < ultra_ratio("llama_3_1_405b") < 1.5        # bandwidth is equal, dense NVFP4 1.5 times
     True
     """
-    load = Workload(n_input=1024, n_output=4096, n_concurrent=4 ** np.arange(2, 7))
+    load = Workload(n_input=1024, n_output=4096, n_concurrent=2 ** np.arange(4, 15))
     how = dict(n_chips=WIDE, workload=load, precisions=FP4, modes=["disaggregated"])
     how |= SGLANG if model == "deepseek_r1" else {}
     one, other = (frontier.sweep(model, c, **how)["throughput_per_s"].max() for c in ("gb300", "gb200"))
