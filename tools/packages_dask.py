@@ -1,4 +1,4 @@
-"""A sweep on Dask's executor: the same frontier as here, also when a worker is killed (part of `make validate-packages`).
+"""A sweep on Dask's executor: the same frontier as here, also when a worker is killed (`make validate-packages`).
 
 python tools/packages_dask.py           run, compare with data/validation/dask.csv
 python tools/packages_dask.py --write   run and write it
