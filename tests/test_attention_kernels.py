@@ -123,7 +123,30 @@ class TestForms:
         found = latent_kernels.latent_decode_form_s(
             s, b, h, 512, 64, chip="gb300", fmt="bf16", numbers=numbers, repeated=False
         )
-        assert found == pytest.approx(8e-6 + (moving**8 + computing**8) ** (1 / 8), rel=1e-12)
+        assert moving < computing and found == pytest.approx(8e-6 + computing, rel=1e-12)
+        few = latent_kernels.latent_decode_form_s(
+            s, b, 16, 512, 64, chip="gb300", fmt="bf16", numbers=numbers, repeated=False
+        )
+        memory = (b * s * 576 * 2 + 2 * b * 16 * 1088) / (0.8 * 8e12)
+        assert few == pytest.approx(8e-6 + (reading**1.5 + memory**1.5) ** (2 / 3), rel=1e-12)
+
+    @pytest.mark.parametrize(("fmt", "moved", "peak"), [("bf16", 2, 2.5e15), ("fp8", 4, 5e15)])
+    def test_latent_prefill_by_hand(self, fmt, moved, peak):
+        # an FP8 cache: products in FP8, after queries, keys and values are read in BF16, written and read in FP8
+        n, b, h = 1024, 4, 16
+        pair = np.hypot(2 * (192 + 128) / (peak / 152), 1 / (10.7e12 / 152)) / 0.5
+        work = b * h * (n * (n + 128) / 2 * pair + 8 * 2e-6) / 152 + 0.7 * (128 * n * pair + 2e-6)
+        memory = b * h * n * ((192 + 192 + 128) * moved + 2 * 128) / (0.4 * 8e12)
+        how = dict(absorbed=False, chip="gb300", fmt=fmt, numbers=PREFILL)
+        found = latent_kernels.latent_prefill_form_s(n, b, h, 192, 128, **how)
+        assert found == pytest.approx(1e-5 + work + memory, rel=1e-12)
+
+    def test_absorbed_prefill_reads_one_latent(self):
+        how = dict(chip="h200_sxm", fmt="bf16", numbers=PREFILL)
+        own, one = (
+            latent_kernels.latent_prefill_form_s(4096, 1, 64, 576, 512, absorbed=x, **how) for x in (False, True)
+        )
+        assert own - one == pytest.approx(63 * 4096 * 1088 * 2 / (0.4 * 4.8e12), rel=1e-9)
 
 
 class TestCalibration:
@@ -197,15 +220,15 @@ def test_prefill_is_never_below_the_bound(c, n, p, b, k, g, window):
     assert attention_prefill_s(n, p, **how) >= attention_prefill_s(n, p, **how, bound=True)
 
 
-@given(s=st.integers(1, 300_000), b=st.integers(1, 1000), h=st.integers(1, 200))
-@settings(max_examples=30, deadline=None)
+@given(s=st.integers(1, 300_000), b=st.sampled_from([1, 7, 128, 16_384]), h=st.sampled_from([1, 2, 16, 63, 128, 200]))
+@settings(max_examples=60, deadline=None)
 def test_latent_is_never_below_the_bound(s, b, h):
     for c in CALIBRATED:
         how = dict(n_heads=h, n_batch=b, chip=c.chip, fmt=c.fmt, engine=c.engine)
         if c.kernel == "latent_decode":
             assert latent_decode_s(s, **how, repeated=True) >= latent_decode_s(s, **how, bound=True)
         elif c.kernel == "latent_prefill":
-            assert latent_prefill_s(s, **how) >= latent_prefill_s(s, **how, bound=True) * (1 - 1e-12)
+            assert latent_prefill_s(s, **how) >= latent_prefill_s(s, **how, bound=True)
 
 
 @given(s=st.integers(1, 100_000), more=st.integers(1, 100_000))
@@ -214,6 +237,102 @@ def test_more_tokens_are_never_faster(s, more):
     for of in (attention_decode_s, attention_prefill_s):
         one, two = of([s, s + more], **GQA, n_batch=4, chip="gb300", fmt="bf16")
         assert two >= one * (1 - 1e-12)
+
+
+SETS = [
+    ("attention_decode", lambda **how: attention_decode_s(8192, **GQA, n_batch=8, chip="gb300", fmt="bf16", **how)),
+    ("attention_prefill", lambda **how: attention_prefill_s(8192, **GQA, chip="gb300", fmt="bf16", **how)),
+    ("latent_decode", lambda **how: latent_decode_s(8192, n_heads=16, n_batch=8, chip="gb300", fmt="bf16", **how)),
+    ("latent_prefill", lambda **how: latent_prefill_s(8192, n_heads=16, chip="gb300", fmt="bf16", **how)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "seconds"), SETS, ids=[name for name, _ in SETS])
+def test_the_bound_is_a_floor(kernel, seconds, monkeypatch):
+    # numbers of a kernel that is faster than the chip
+    too_fast = {name: 1e6 if name.endswith(("fraction", "per_s")) else 1e-15 for name in
+                ("launch_s", "stream_s", "split_s", "block_s", "stream_bytes_per_s", "memory_fraction",
+                 "compute_fraction", "longest_ratio")} | {"stream_bytes_per_s": 1e30}  # fmt: skip
+    monkeypatch.setattr(calibration, "fitted", lambda *a, **b: too_fast)
+    assert seconds() >= seconds(bound=True)
+    assert kernel == "latent_prefill" or seconds() == seconds(bound=True)
+
+
+def test_latent_prefill_in_fp8_is_bound_by_the_fp8_peak():
+    # measured: 32,768 tokens of 128 heads on a GB300 in 16.3 ms (SGLang), 1.08 times what the BF16 peak allows
+    flops, seconds = 128 * 32_768**2 * (192 + 128), 16.314e-3
+    assert 1.07 < flops / seconds / 2.5e15 < 1.09
+    how = dict(n_heads=128, chip="gb300", fmt="fp8", engine="sglang")
+    assert latent_prefill_s(32_768, **how, bound=True) < seconds
+    assert latent_prefill_s(32_768, **how) == pytest.approx(seconds, rel=0.1)
+
+
+def test_sglang_on_hopper_takes_the_absorbed_kernel():
+    # measured: 128 heads, 32,768 tokens in 246 ms on an H200; absorbed at 0.65 of the peak, not expanded at 0.2
+    assert latent_kernels.absorbs("sglang", "h200_sxm") and not latent_kernels.absorbs("trtllm", "h200_sxm")
+    ours = latent_prefill_s(32_768, n_heads=128, chip="h200_sxm", fmt="bf16", engine="sglang")
+    assert ours == pytest.approx(245.8e-3, rel=0.15)
+    found = calibration.find("latent_prefill", "h200_sxm", "sglang", "bf16").numbers
+    assert 0.5 < found["compute_fraction"] < 0.8
+
+
+def test_the_bound_with_a_prefix_is_the_cheaper_form():
+    one = latent_prefill_s(1, 131_071, n_heads=128, chip="gb300", fmt="bf16", bound=True)
+    assert one == pytest.approx(latent_decode_s(131_072, n_heads=128, chip="gb300", fmt="bf16", bound=True), rel=1e-3)
+
+
+def test_values_of_another_size():
+    # MiMo-V2-Flash: keys of 192, values of 128
+    how = dict(n_heads=64, n_kv_heads=8, d_head=192, n_batch=8, chip="gb300", fmt="bf16")
+    least = attention_decode_s(131_072, **how, d_value=128, bound=True)
+    assert least == pytest.approx(8 * (131_072 * 8 + 64) * 320 * 2 / 8e12, rel=1e-12)
+    mean = attention_decode_s(131_072, **(how | dict(d_head=160)))
+    assert attention_decode_s(131_072, **how, d_value=128) == pytest.approx(mean, rel=1e-12)
+
+
+class TestTransfer:
+    SOURCES = ("h100_sxm", "h200_sxm")
+
+    @pytest.mark.parametrize("source", SOURCES)
+    @pytest.mark.parametrize("fmt", ["bf16", "fp8"])
+    def test_an_h20_by_hopper_numbers(self, source, fmt):
+        how = dict(chip="h20", fmt=fmt)
+        calls = (
+            lambda **x: attention_decode_s(32_768, **GQA, n_batch=8, **how, **x),
+            lambda **x: attention_prefill_s(8192, **GQA, **how, **x),
+            lambda **x: latent_decode_s(32_768, n_heads=64, n_batch=8, **how, **x),
+            lambda **x: latent_prefill_s(8192, n_heads=16, **how, **x),
+        )
+        for seconds in calls:
+            assert seconds(bound=True) < seconds(transfer_from=source) < 4 * seconds(bound=True)
+
+    def test_by_hand(self):
+        # shares and seconds of an H200 with the sheet of an H20; the rate of a stream does not shrink with its peak
+        numbers = calibration.find("attention_decode", "h200_sxm", "sglang", "bf16").numbers
+        form = dict(chip="h20", fmt="bf16", kernel=ONE, numbers=numbers, repeated=False)
+        by_hand = attention_kernels.decode_form_s(32_768, 8, 64, 8, 128, **form)
+        ours = attention_decode_s(
+            32_768, **GQA, n_batch=8, chip="h20", fmt="bf16", engine="sglang", transfer_from="h200_sxm"
+        )
+        assert ours == pytest.approx(by_hand, rel=1e-12)
+
+    def test_kernels_are_those_of_the_source(self):
+        # TensorRT-LLM's kernels of a Hopper have a stream a query head, a Blackwell's one a key-value head
+        kernel = attention_kernels.DECODE_KERNELS["trtllm", True][0]
+        numbers = dict(calibration.find("attention_decode", "h100_sxm", "trtllm", "fp8").numbers)
+        numbers["stream_bytes_per_s"] *= (4500 / 148) / (1979 / 132)  # a rate of an SM grows with its peak
+        form = dict(chip="b200_sxm", fmt="fp8", kernel=kernel, numbers=numbers, repeated=False)
+        by_hand = attention_kernels.decode_form_s(4096, 512, 64, 8, 128, **form)
+        ours = attention_decode_s(4096, **GQA, n_batch=512, chip="b200_sxm", fmt="fp8", transfer_from="h100_sxm")
+        assert ours == pytest.approx(by_hand, rel=1e-12)
+
+    def test_the_own_numbers_are_the_same(self):
+        how = dict(**GQA, n_batch=8, chip="gb300", fmt="bf16")
+        assert attention_decode_s(4096, **how, transfer_from="gb300") == attention_decode_s(4096, **how)
+        slower = dataclasses.replace(CHIPS["gb300"], hbm_bytes_per_s=4e12)
+        assert attention_decode_s(10**6, **(how | dict(chip=slower)), transfer_from="gb300") > 1.5 * attention_decode_s(
+            10**6, **how
+        )
 
 
 class TestMeasured:
@@ -316,7 +435,21 @@ def test_shapes_broadcast_and_blocks_do_not_show():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attention_decode_s(1, **GQA, chip="mi300x", fmt="bf16"), "MI300X has no calibrated.*roofline"),
+        (
+            lambda: attention_decode_s(1, **GQA, chip="mi300x", fmt="bf16"),
+            "MI300X has no calibrated.*transfer_from=one",
+        ),
+        (lambda: attention_decode_s(1, **GQA, chip="h20", fmt="bf16", transfer_from="a100_sxm"), "'a100_sxm' has no c"),
+        (lambda: attention_decode_s(1, **GQA, chip="h20", fmt="bf16", transfer_from="h100_sxm", bound=True), "either"),
+        (lambda: attention_prefill_s(1, **GQA, chip="mi300x", fmt="bf16", transfer_from="h100_sxm"), "no exp_per_s"),
+        (lambda: attention_decode_s(1, **GQA, chip="tpu_v6e", fmt="bf16", transfer_from="h100_sxm"), "has no n_sms"),
+        (lambda: attention_decode_s(1, **GQA, chip="gb300", fmt="bf16", bound="no"), "bound is 'no'; allowed: True"),
+        (lambda: attention_decode_s(1, **GQA, chip="gb300", fmt="bf16", repeated=1), "repeated is 1; allowed: True"),
+        (lambda: attention_decode_s(1, **GQA, chip="gb300", fmt="bf16", engine="x", bound=True), "engine is 'x'"),
+        (lambda: attention_prefill_s(1, 0.5, **GQA, chip="gb300", fmt="bf16"), r"n_prefix is 0\.5; allowed: whole"),
+        (lambda: attention_decode_s([1, 2], n_batch=[1, 2, 3], **GQA, chip="gb300", fmt="bf16"), "do not broadcast"),
+        (lambda: attention_prefill_s([1, 2], [1, 2, 3], **GQA, chip="gb300", fmt="bf16"), "n_prefix of shape .3"),
+        (lambda: latent_prefill_s([1, 2], n_heads=[1, 2, 3], chip="gb300", fmt="bf16"), "latent_prefill_s: n_new of"),
         (lambda: attention_decode_s(1, **GQA, chip="h100_sxm", fmt="nvfp4"), "H100 SXM has no nvfp4 peak"),
         (lambda: attention_decode_s(1, **GQA, chip="gb300", fmt="nvfp4"), "GB300 has no calibrated trtllm nvfp4"),
         (lambda: attention_decode_s(1, **GQA, chip="gb300", fmt="bf16", engine="vllm"), "engine is 'vllm'; allowed"),
@@ -325,7 +458,7 @@ def test_shapes_broadcast_and_blocks_do_not_show():
         (lambda: attention_decode_s(1, **GQA, n_batch=1.5, chip="gb300", fmt="bf16"), r"n_batch is 1\.5; allowed: who"),
         (lambda: attention_prefill_s(1, -1, **GQA, chip="gb300", fmt="bf16"), r"n_prefix is -1\.0"),
         (lambda: latent_decode_s(1, n_heads=1, chip="h200_sxm", fmt="fp8", engine="sglang"), "H200 SXM has no calibr"),
-        (lambda: latent_prefill_s(1, 1, n_heads=1, chip="gb300", fmt="bf16"), "n_prefix is above 0; allowed: 0, or"),
+        (lambda: latent_prefill_s(1, 1, n_heads=1, chip="gb300", fmt="bf16"), "n_prefix is 1; allowed: 0, or bound"),
         (
             lambda: attention_decode_s(
                 1, **GQA, chip=dataclasses.replace(CHIPS["gb300"], hbm_bytes_per_s=9e12), fmt="bf16"

@@ -1,5 +1,7 @@
 """Work of attention, recurrence, experts and whole layers: closed forms, limits, published counts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -161,6 +163,62 @@ class TestThirdRoof:
             roofline.exp_s(work, "mi300x")
 
 
+class TestBytesByHand:
+    def test_prefill_with_values_of_another_size(self):
+        w = attention.prefill(10, 30, n_heads=6, n_kv_heads=2, d_head=192, d_value=128, n_batch=3)
+        assert w.bytes == 3 * 320 * 2 * (2 * 40 + 6 * 10)
+        assert w.flops == 2 * 3 * 6 * (10 * 30 + 50) * 320
+
+    def test_latent_decode(self):
+        w = attention.latent_decode(100, n_heads=6, kv_rank=512, d_rope=64, n_batch=3, kv="fp8")
+        assert w.bytes == 3 * (100 * 576 + 2 * 6 * 1088)
+
+    def test_latent_prefill(self):
+        sizes = dict(n_heads=6, kv_rank=512, d_nope=128, d_rope=64, d_value=96, n_batch=3, kv="fp8")
+        absorbed = attention.latent_prefill(10, 30, **sizes, absorbed=True)
+        assert absorbed.bytes == 3 * (40 * 576 + 2 * 6 * 10 * 1088)
+        expanded = attention.latent_prefill(10, 30, **sizes)
+        # queries and outputs; the prefix written and read, the new tokens' keys and values read; latents of the prefix
+        heads = 10 * (192 + 96) + 30 * (192 + 96) + 40 * (192 + 96)
+        assert expanded.bytes == 3 * (30 * 576 + 2 * 6 * heads)
+        assert expanded.flops == 2 * 3 * 6 * ((10 * 30 + 50) * 288 + 512 * 30 * 224)
+        new = attention.latent_prefill(10, **sizes)
+        assert new.bytes == 3 * 2 * 6 * 10 * 2 * 288  # latents are the linear layer's
+
+    def test_a_selection_reads_what_it_selects(self):
+        sizes = dict(n_heads=6, kv_rank=512, d_nope=128, d_rope=64, d_value=128, window_tokens=2048)
+        for absorbed in (True, False):
+            near, far = (attention.latent_prefill(4, p, **sizes, absorbed=absorbed) for p in (8192, 10**6))
+            assert near.bytes == far.bytes and near.flops == far.flops
+
+    def test_an_indexer(self):
+        w = attention.index(10, 90, n_heads=4, d_head=128, tokens_per_entry=4, n_batch=3, kv="fp8")
+        assert w.flops == 2 * 3 * 4 * (10 * 90 + 50) * 128 / 4
+        assert w.bytes == 3 * 128 * 100 / 4
+
+
+class TestRecurrentPrefillByHand:
+    def test_mamba2(self):
+        w = recurrent.prefill(MAMBA, 1000, n_batch=3, chunk_tokens=100)
+        per_token = 4 * 128 * 128 * 64 + 100 * (8 * 128 + 128 * 64) + 2 * 4 * 10240
+        assert w.flops == 3 * 1000 * per_token
+        assert w.bytes == 3 * (2 * 1000 * (10240 + 8192) + 2 * 4 * 2**20)
+
+    @pytest.mark.parametrize("kind", ["gated_delta", "kimi_delta"])
+    def test_delta_rule(self, kind):
+        mixer = Recurrent(kind=kind, n_heads=16, n_key_heads=8, d_key=128, d_value=64)
+        w = recurrent.prefill(mixer, 1000, n_batch=3, chunk_tokens=64)
+        assert w.flops == pytest.approx(3 * 1000 * (6 * 16 * 128 * 64 + 64 * 16 * (3 * 128 + 2 * 64) + 64**2 * 16 / 3))
+        assert recurrent.decode(mixer).flops == 7 * 16 * 128 * 64
+
+    def test_mamba1_costs_a_token_what_decoding_does(self):
+        mamba1 = Recurrent(kind="mamba1", n_heads=1, d_key=16, d_value=8192)
+        assert recurrent.prefill(mamba1, 10).flops == 10 * recurrent.decode(mamba1).flops == 10 * 6 * 16 * 8192
+
+    def test_a_chunk_is_no_longer_than_the_prompt(self):
+        assert recurrent.prefill(MAMBA, 10).flops == recurrent.prefill(MAMBA, 10, chunk_tokens=10).flops
+
+
 class TestRecurrent:
     def test_state_traffic(self):
         one, two = recurrent.decode(MAMBA, 1), recurrent.decode(MAMBA, 2)
@@ -209,9 +267,26 @@ class TestMoe:
         assert moe.woken(m, n_experts=e, n_chosen=c, routing="skewed") == pytest.approx(
             (load >= 0.5).sum(axis=1).mean(), rel=0.05
         )
-        busiest = load.reshape(4000, 8, 32).sum(axis=2).max(axis=1).mean() / (m * c / 8)
-        ours = moe.busiest_share(m, n_experts=e, n_chosen=c, n_ranks=8, routing="skewed")
-        assert ours == pytest.approx(busiest, rel=0.08)
+        for ranks, within in ((2, 0.03), (8, 0.05), (32, 0.1), (64, 0.2), (256, 0.2)):
+            busiest = load.reshape(4000, ranks, e // ranks).sum(axis=2).max(axis=1).mean() / (m * c / ranks)
+            ours = moe.busiest_share(m, n_experts=e, n_chosen=c, n_ranks=ranks, routing="skewed")
+            assert ours == pytest.approx(min(busiest, ranks), rel=within)
+
+    def test_few_skewed_tokens_against_draws(self):
+        # up to one pair an expert the law is another; pairs that rounding loses go to experts of their own
+        rng = np.random.default_rng(1)
+        e, c, a = 256, 8, 1.2
+        for m in (8, 16, 32):
+            x = ((2.0 ** (1 - a) - 0.01 ** (1 - a)) * rng.random((4000, e)) + 0.01 ** (1 - a)) ** (1 / (1 - a))
+            load = np.round(x / x.sum(axis=1, keepdims=True) * m * c)
+            awake = (load > 0).sum(axis=1) + np.maximum(m * c - load.sum(axis=1), 0)
+            ours = moe.woken(m, n_experts=e, n_chosen=c, routing="skewed")
+            assert ours == pytest.approx(awake.mean(), rel=0.04)
+
+    def test_a_token_counts_once_an_expert(self):
+        # the busiest rank never has more than every token on each of its experts
+        how = dict(n_experts=8, n_chosen=4, n_ranks=8, routing="skewed")
+        assert moe.busiest_share(4096, **how) == 2
 
     def test_balance_and_one_rank(self):
         assert moe.busiest_share(99, n_experts=256, n_chosen=8, n_ranks=[1, 64]).tolist() == [1, 1]
@@ -231,7 +306,12 @@ class TestMoe:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (lambda: moe.woken(1, n_experts=8, n_chosen=9), "n_chosen ≤ n_experts"),
+            (lambda: moe.woken(1, n_experts=8, n_chosen=9), "n_chosen is 9; allowed: at most n_experts, 8"),
+            (lambda: moe.woken(1, n_experts=8, n_chosen=2, skew="1.2"), "skew is '1.2'; allowed: real numbers"),
+            (lambda: moe.woken([1, 2], n_experts=[8, 8, 8], n_chosen=2), "n_experts of shape .3"),
+            (lambda: attention.pairs(1, causal="no"), "causal is 'no'; allowed: True, False"),
+            (lambda: attention.index([1, 2], n_heads=[1, 2, 3], d_head=4), "attention.index: n_new of shape .2"),
+            (lambda: recurrent.prefill(MAMBA, [1, 2], n_batch=[1, 2, 3]), "n_batch of shape .3"),
             (lambda: moe.woken(1, n_experts=8, n_chosen=2, routing="fair"), "allowed: balanced, random, skewed"),
             (lambda: moe.woken(1, n_experts=8, n_chosen=2, routing="skewed", skew=1), "skew is 1; allowed"),
             (lambda: moe.busiest_share(1, n_experts=8, n_chosen=2, n_ranks=3), "n_ranks is 3; allowed: a divisor"),
@@ -300,6 +380,54 @@ class TestLayer:
         for n, absorbed in ((100, True), (200, False)):
             ours = layer.prefill(config.layers[0], config.d_model, n, 10**5)["mixing"]
             assert ours.flops == attention.latent_prefill(n, 10**5, **how, absorbed=absorbed).flops
+
+    @pytest.mark.parametrize("name", ["deepseek_v3_2", "glm_5"])
+    def test_sparse_latent_prefill_is_absorbed_where_that_is_cheaper(self, name):
+        config = models.MODELS[name].config
+        one, d = config.layers[-1], config.d_model
+        mixer = one.mixers[0]
+        sizes = dict(n_heads=mixer.n_heads, kv_rank=mixer.kv_rank, d_rope=mixer.d_rope, d_nope=mixer.d_nope,
+                     d_value=mixer.d_value, window_tokens=mixer.n_selected_tokens)  # fmt: skip
+        for n, p in ((1, 131_071), (200, 131_072), (4096, 131_072), (8192, 0)):
+            ours = layer.prefill(one, d, n, p)["mixing"]
+            forms = [attention.latent_prefill(n, p, **sizes, absorbed=x) for x in (True, False)]
+            assert ours.flops == min(w.flops for w in forms)
+        chunk = layer.prefill(one, d, 200, 131_072)["mixing"]
+        assert chunk.flops == pytest.approx(2 * mixer.n_heads * 200 * 2048 * 1088, rel=1e-3)
+        one_token, decoded = layer.prefill(one, d, 1, 131_071)["mixing"], layer.decode(one, d, 131_072)["mixing"]
+        assert one_token.bytes == pytest.approx(decoded.bytes, rel=1e-3)
+
+    def test_compressed_attention_sees_the_entries_before_it(self):
+        config = models.MODELS["deepseek_v4_flash"].config
+        one = next(x for x in config.layers if x.mixers[0].n_selected_tokens)
+        a = one.mixers[0]
+        n = np.arange(1, 8193)
+        seen = np.minimum(n, a.window_tokens) + np.minimum(n / a.tokens_per_entry, a.n_selected_tokens)
+        ours = layer.prefill(one, config.d_model, 8192)["mixing"]
+        assert ours.exps == pytest.approx(a.n_heads * seen.sum(), rel=1e-3)
+        assert ours.flops == 4 * a.d_head * ours.exps
+        kept = 8192 + min(8192 / a.tokens_per_entry, 8192 * a.n_selected_tokens)
+        assert ours.bytes == a.d_head * 2 * (kept + 2 * a.n_heads * 8192)
+
+    def test_experts_in_a_latent_size_read_it(self):
+        config = models.MODELS["nemotron_3_super"].config
+        one = next(x for x in config.layers if any(f.n_experts for f in x.ffns))
+        f = next(f for f in one.ffns if f.n_experts)
+        assert f.d_latent == 1024 < config.d_model
+        work = layer.decode(one, config.d_model, 10)["expert"]
+        assert work.flops == 2 * 2 * f.n_active_experts * f.d_latent * f.d_expert
+
+    def test_idle_experts_take_tokens_and_compute_nothing(self):
+        config = models.MODELS["qwen3_235b_a22b"].config
+        one = next(x for x in config.layers if x.ffns[0].n_experts)
+        f = one.ffns[0]
+        lazy = dataclasses.replace(one, ffns=(dataclasses.replace(f, n_idle_experts=f.n_experts),))
+        busy, half = (layer.decode(x, config.d_model, 10, n_batch=8)["expert"] for x in (one, lazy))
+        assert half.flops == busy.flops / 2
+        awake = moe.woken(8, n_experts=2 * f.n_experts, n_chosen=f.n_active_experts, routing="random") / 2
+        pairs = 8 * f.n_active_experts / 2
+        expected = moe.experts(pairs, awake, d_model=config.d_model, d_expert=f.d_expert, gated=f.gated)
+        assert half.bytes == pytest.approx(expected.bytes)
 
     def test_an_indexer_reads_everything_and_attention_what_it_selects(self):
         config = models.MODELS["deepseek_v3_2"].config

@@ -60,6 +60,105 @@ def test_deepseek_with_attention_dp_by_hand():
     assert step.communication_s == pytest.approx(58 * sent)
 
 
+def test_experts_divided_in_width_serve_all_replicas():
+    # attention DP with tensor-parallel experts: shared experts are divided too, and see the tokens of all replicas
+    at, on = Layout(dp=8, tp_ffn=8), dict(chip="gb200", fmt="nvfp4")
+    step = decode_step_s("deepseek_r1", "gb200", layout=at, batch=256, n_context=4096, precision=IN_FP4)
+    r1 = dict(d_model=7168, d_expert=2048, n_experts=256, n_chosen=8)
+    assert step.experts_s == pytest.approx(58 * moe_s(256, **r1, tp=8, **on))
+    dense = gemm_s(256, 7168, 4608, **on) + gemm_s(256, 2304, 7168, **on)
+    shared = gemm_s(256, 7168, 512, **on) + gemm_s(256, 256, 7168, **on)
+    router = gemm_s(32, 7168, 256, chip="gb200", fmt="bf16")
+    assert step.ffn_s == pytest.approx(3 * dense + 58 * (shared + router))
+
+
+def test_experts_in_a_latent_size_and_experts_that_do_nothing():
+    nemotron, on = models.MODELS["nemotron_3_super"], dict(chip="gb200", fmt="bf16")
+    how = dict(layout=Layout(dp=8, ep=8), batch=256, n_context=4096, precision=IN_BF16)
+    (moe,) = (f for f, _ in shards.kinds(nemotron).ffns)
+    assert moe.d_latent == 1024
+    sizes = dict(d_model=1024, d_expert=moe.d_expert, n_experts=512, n_chosen=22, gated=False, ep=8)
+    step = decode_step_s(nemotron, "gb200", **how)
+    n_layers = sum(n for _, n in shards.kinds(nemotron).ffns)
+    assert step.experts_s == pytest.approx(n_layers * moe_s(256, **sizes, **on))
+    idle = replace(moe, n_idle_experts=512)  # half of what a token chooses
+    layers = tuple(replace(x, ffns=tuple(idle for _ in x.ffns)) for x in nemotron.config.layers)
+    half = decode_step_s(replace(nemotron, config=replace(nemotron.config, layers=layers)), "gb200", **how)
+    assert half.experts_s == pytest.approx(n_layers * moe_s(128, **sizes, **on))
+
+
+def attention_s(name, context, precision=IN_FP8, chip="gb200", **axes):
+    how = dict(layout=Layout(**axes), batch=16, n_context=context, precision=precision)
+    return decode_step_s(name, chip, **how, bound=True).attention_s, decode_step_s(name, chip, **how).attention_s
+
+
+def test_attention_of_every_kind_by_hand():
+    on = dict(n_batch=16, chip="gb200", fmt="fp8")
+    # chunks of 8,192 start anew; every fourth layer sees everything
+    maverick = dict(n_heads=40, n_kv_heads=8, **on)
+    chunked, full = (attention_decode_s(s, **maverick) for s in (1000, 9192))
+    assert attention_s("llama_4_maverick", 9192)[1] == pytest.approx(36 * chunked + 12 * full)
+    # windows, divided by kvp like everything
+    gemma = dict(n_heads=32, n_kv_heads=16, d_head=128, **on)
+    near, far = (attention_decode_s(s, **gemma) for s in (1024 / 4, 65_536 / 4))
+    assert attention_s("gemma_3_27b", 65_536, kvp=4, tp_ffn=4)[1] == pytest.approx(52 * near + 10 * far)
+    # keys of 192 and values of 128 are priced as 160 each
+    mimo = dict(shards.kinds(models.MODELS["mimo_v2_flash"]).mixers)
+    expected = sum(
+        n
+        * attention_decode_s(
+            min(4096, m.window_tokens or 4096), n_heads=m.n_heads, n_kv_heads=m.n_kv_heads, d_head=160, **on
+        )
+        for m, n in mimo.items()
+    )
+    assert attention_s("mimo_v2_flash", 4096)[1] == pytest.approx(expected)
+    # sparse: 2,048 selected entries of the latent, and one indexer key a token scored
+    for kvp in (1, 4):
+        at = dict(kvp=kvp, ep=kvp)
+        read = latent_decode_s(2048 / kvp, n_heads=128, **on)
+        score = 16 * 100_000 * 128 / kvp / 8e12  # bytes of FP8 keys over HBM; scoring takes less
+        assert attention_s("deepseek_v3_2", 100_000, **at)[1] == pytest.approx(61 * (read + score), rel=1e-6)
+    # compressed: a window of 128, and one entry for 128 tokens or 4 of which 1,024 are selected
+    pro = dict(n_heads=128, kv_rank=511, d_rope=1, **on)
+    pooled, picked = latent_decode_s(128 + 1000, **pro), latent_decode_s(128 + 1024, **pro)
+    score = 16 * 32_000 * 128 / 8e12
+    found = shards.kinds(models.MODELS["deepseek_v4_pro"]).mixers
+    n_pooled, n_picked = (next(n for m, n in found if m.tokens_per_entry == x) for x in (128, 4))
+    expected = n_pooled * pooled + n_picked * (picked + score)
+    assert attention_s("deepseek_v4_pro", 128_000)[1] == pytest.approx(expected, rel=1e-3)
+
+
+def test_recurrent_states_are_divided_by_heads():
+    found = shards.kinds(models.MODELS["nemotron_3_super"]).mixers
+    full, n_full = next((m, n) for m, n in found if not hasattr(m, "d_key"))
+    for tp in (1, 8):
+        heads = dict(n_heads=full.n_heads / tp, n_kv_heads=max(1, full.n_kv_heads / tp))
+        size = n_full * attention_decode_s(4096, **heads, n_batch=16, chip="gb200", fmt="fp8", bound=True)
+        state = attention_s("nemotron_3_super", 4096, tp_attention=tp, ep=tp)[0] - size
+        # states are read and written: 2 · 160 MiB a sequence, and little else
+        assert state == pytest.approx(16 * 2 * 160 * 2**20 / 8e12 / tp, rel=0.05)
+
+
+def test_merging_of_every_kind_by_hand():
+    net = exchange.Network(chip=hardware.chip("gb200"))
+    for name, width, n in (("deepseek_r1", 512, 61), ("qwen3_235b_a22b", 128, 94)):
+        with_kvp, without = (
+            decode_step_s(name, "gb200", layout=x, batch=8, n_context=10**5, precision=IN_FP4).communication_s
+            for x in (Layout(kvp=4, tp_attention=2, ep=8), Layout(tp_attention=8, ep=8))
+        )
+        heads = {"deepseek_r1": 128, "qwen3_235b_a22b": 64}[name] / 2
+        assert with_kvp - without == pytest.approx(n * net.all_to_all_s(8 * heads * (2 * width + 8), 4))
+
+
+def test_equal_matrices_side_by_side_are_one_product():
+    pro = models.MODELS["deepseek_v4_pro"]
+    found = [(x, n) for m, n in shards.kinds(pro).mixers for x in shards.mixer_shards(m, 7168, Layout()) if x.of.kind]
+    assert {(x.k, x.n, x.count) for x, _ in found if x.of.name == "out_a"} == {(4096, 1024, 16)}
+    times = [n * gemm_s(16, x.k, x.n * x.count, chip="gb200", fmt="nvfp4") for x, n in found]
+    step = decode_step_s(pro, "gb200", layout=Layout(), batch=16, n_context=4096, precision=IN_FP4)
+    assert step.projections_s == pytest.approx(sum(times))
+
+
 def test_the_helix_paper_s_roofline():
     # arXiv 2507.07120, appendix A: B=8, Q=128, K=8, heads of 128, F=65,536, half a byte an element, 8 TB/s
     config = models.MODELS["llama_3_1_405b"].config
@@ -261,6 +360,10 @@ def test_a_draft_is_nearly_free_until_the_arithmetic_counts():
     how = dict(layout=Layout(tp_attention=8, tp_ffn=8), batch=1, n_context=131_072, precision=IN_FP4)
     steps = decode_step_s("llama_3_1_405b", "gb300", n_draft=[0, 1, 3, 63], **how)
     assert np.all(steps.step_s[:3] < 1.05 * steps.step_s[0]) and steps.attention_s[1] == steps.attention_s[0]
+    latent = decode_step_s("deepseek_r1", "gb300", layout=Layout(tp_attention=8, ep=8), batch=8, n_context=10**5,
+                           precision=IN_FP4, n_draft=3)  # fmt: skip
+    on = dict(n_batch=8, chip="gb300", fmt="fp8")
+    assert latent.attention_s == pytest.approx(61 * latent_decode_s(10**5, n_heads=16 * 4, **on))
     many = decode_step_s("llama_3_1_405b", "gb300", n_draft=[0, 3], **how | {"batch": 512, "n_context": 1000})
     assert many.step_s[1] > 1.2 * many.step_s[0]
 

@@ -1,5 +1,7 @@
 """What GPUs send each other: bytes by hand, the published kernels, limits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -67,11 +69,31 @@ def test_all_to_all_does_not_grow_with_ranks_and_all_gather_does():
 def test_tensor_parallel_experts_end_in_an_all_reduce():
     at = Layout(tp_attention=8, ep=8)
     assert exchange.experts_s(64, **ROUTED, layout=at, on=GB200) == collectives.all_reduce_s(
-        64 * 7168 * 2, n_ranks=8, chip="gb200", engine="trtllm"
+        64 * 7168 * 2, n_ranks=8, chip="gb200", engine="trtllm", transfer_from="gb300"
     )
     assert exchange.dense_s(64, 7168, layout=at, n_ranks=8, on=GB200) == exchange.experts_s(
         64, **ROUTED, layout=Layout(tp_attention=8, tp_ffn=8), on=GB200
     )
+
+
+def test_experts_take_the_faster_way():
+    few, many = (Layout(dp=n, ep=n) for n in (2, 64))
+    for at, tokens, way in ((few, 2, "gather"), (few, 10**5, "gather"), (many, 64 * 1024, "dispatch")):
+        gathered = exchange.dense_s(tokens, 7168, layout=at, n_ranks=at.n_stage, on=GB200)
+        sent = exchange.dispatch_combine_s(tokens, **ROUTED, layout=at, on=GB200)
+        assert (gathered < sent) == (way == "gather")
+        assert exchange.experts_s(tokens, **ROUTED, layout=at, on=GB200) == min(gathered, sent)
+
+
+def test_after_dispatch_replicas_gather_their_tokens_and_shared_experts_are_reduced():
+    at, tokens = Layout(tp_attention=2, dp=32, ep=64), 64 * 1024
+    sent = exchange.dispatch_combine_s(tokens, **ROUTED, layout=at, on=GB200)
+    own = tokens / 32 * 7168 * 2
+    reduced = collectives.all_reduce_s(own, n_ranks=2, chip="gb200", engine="trtllm")
+    assert exchange.experts_s(tokens, **ROUTED, layout=at, on=GB200) == pytest.approx(sent + reduced, rel=1e-12)
+    alone = ROUTED | {"ffn": replace(MOE, d_shared=0)}
+    gathered = collectives.all_gather_s(own, n_ranks=2, chip="gb200")
+    assert exchange.experts_s(tokens, **alone, layout=at, on=GB200) == pytest.approx(sent + gathered, rel=1e-12)
 
 
 def test_a_dense_ffn_over_replicas_by_hand():

@@ -32,7 +32,7 @@ WINGS = {
     ],
     "serving": [
         {"pipeline", "sharded_attention", "rules", "helix", "rental", "price"},
-        {"layout", "slicing", "splitting"},
+        {"layout", "slicing", "splitting", "tuning"},
         {"shards"},
         {"memory", "exchange"},
         {"parts"},

@@ -244,6 +244,16 @@ def test_the_feed_rate_grows_with_the_peak_from_any_source():
     assert kernels.gemm_s(8, 65536, 65536, chip="gb300", fmt="bf16", transfer_from="b200_sxm") == pytest.approx(wanted)
 
 
+def test_the_feed_rate_does_not_shrink_with_the_peak():
+    # an H20 is a Hopper with a quarter of the tensor rate an SM: nothing says that its feed is slower
+    for fmt in ("bf16", "fp8_block"):
+        numbers = calibration.gemm("h100_sxm", "trtllm", fmt).numbers
+        wanted = kernels.form_s(
+            8, 8192, 8192, chip="h20", fmt=fmt, kernel=kernels.KERNELS["trtllm", fmt], numbers=numbers
+        )
+        assert kernels.gemm_s(8, 8192, 8192, chip="h20", fmt=fmt, transfer_from="h100_sxm") == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize("k", [15, 2501, [4096, 360]])
 def test_nvfp4_takes_whole_blocks_along_k(k):
     with pytest.raises(ValueError, match=r"gemm_s: k is \d+; allowed in NVFP4: multiples of its block, 16"):

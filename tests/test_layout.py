@@ -66,7 +66,7 @@ def test_equal_layouts_are_equal_and_print_what_they_divide():
 
 def test_workload():
     w = Workload(n_input=1000, n_output=[10, 20], n_concurrent=8)
-    assert np.asarray(w.n_input + np.asarray(w.n_output)).tolist() == [1010, 1020]
+    assert w.n_context.tolist() == [1010, 1020]
     for bad in (dict(n_input=0), dict(n_output=1.5), dict(n_concurrent=-1), dict(tpot_limit_s=0.0)):
         with pytest.raises(ValueError, match="Workload"):
             Workload(**(dict(n_input=1, n_output=1, n_concurrent=1) | bad))
@@ -153,6 +153,11 @@ def test_a_latent_is_one_head_and_a_dense_model_has_no_experts():
     assert (bad.what, bad.legal) == ("experts", (1,))
 
 
+def test_the_whole_replica_divides_vocabulary_and_output():
+    found = {v.what: v.ranks for v in violations(Layout(kvp=3, tp_attention=2, tp_ffn=6), "qwen3_32b")}
+    assert found == {"vocabulary": "n_replica", "attention output": "n_replica", "FFN width": "n_dense_ranks"}
+
+
 def test_experts_beyond_their_number_and_uneven_ones():
     # 256 experts in 288 slots are 36 GPUs of 8 (TensorRT-LLM, expert parallel load balancing)
     at_36 = Layout(dp=36, ep=36)
@@ -178,3 +183,4 @@ def test_decode_context_parallelism_of_vllm(tp, dcp):
 def test_decode_context_parallelism_in_vllm_s_guide():
     assert dcp_allowed("deepseek_r1", tp=8, dcp=8) and dcp_allowed("kimi_k2", tp=16, dcp=[8, 16]).all()
     assert dcp_allowed("qwen3_235b_a22b", tp=8, dcp=[1, 2, 4]).tolist() == [True, True, False]
+    assert dcp_allowed("qwen3_235b_a22b", tp=12, dcp=[1, 3]).tolist() == [True, False]  # 16 queries a head, not by 3

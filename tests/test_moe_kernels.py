@@ -36,18 +36,17 @@ def test_the_form_by_hand():
         memory = (32 * n * k * 0.5625 + pairs * (k * 0.5625 + 2 * n)) / (0.8 * 8e12)
         expected += np.hypot(compute, memory)
     how = dict(chip="gb300", fmt="nvfp4", numbers=NUMBERS)
-    assert moe_kernels.form_s(m, pairs, awake, held, h, i, gated=True, **how) == pytest.approx(expected, rel=1e-12)
-    logged = moe_kernels.form_s(
-        m, pairs, awake, held, h, i, gated=True, chip="gb300", fmt="nvfp4", numbers=NUMBERS | {"pair_log_s": 1e-6}
-    )
-    assert logged - expected == pytest.approx(1e-6 * np.log2(1001))
-    ungated = moe_kernels.form_s(m, pairs, awake, held, h, i, gated=False, **how)
+    sizes = (m, 8 * m, pairs, awake, held, h, i)
+    assert moe_kernels.form_s(*sizes, gated=True, **how) == pytest.approx(expected, rel=1e-12)
+    logged = moe_kernels.form_s(*sizes, gated=True, chip="gb300", fmt="nvfp4", numbers=NUMBERS | {"pair_log_s": 1e-6})
+    assert logged - expected == pytest.approx(1e-6 * np.log2(1 + 8 * m))  # the pairs of all ranks are sorted
+    ungated = moe_kernels.form_s(*sizes, gated=False, **how)
     assert ungated < expected
 
 
 def test_one_tile_takes_its_time_alone():
     how = dict(gated=False, chip="gb300", fmt="bf16", numbers=NUMBERS | {"tile_s": 1e-3, "memory_fraction": 1.0})
-    assert moe_kernels.form_s(1, 1, 1, 1, 64, 64, **how) == pytest.approx(2e-3, rel=0.05)
+    assert moe_kernels.form_s(1, 1, 1, 1, 1, 64, 64, **how) == pytest.approx(2e-3, rel=0.05)
 
 
 @pytest.mark.parametrize("c", CALIBRATED, ids=label)
@@ -76,14 +75,18 @@ def test_skew_and_more_tokens_are_never_faster(m, ep):
 
 class TestCalibration:
     def test_every_table_is_there(self):
-        assert len(CALIBRATED) == 62
-        assert {c.engine for c in CALIBRATED if c.kernel == "moe_experts_ungated"} == {"trtllm"}
+        assert len(CALIBRATED) == 72
+        ungated = {(c.engine, c.fmt) for c in CALIBRATED if c.kernel == "moe_experts_ungated"}
+        assert ungated == {(e, f) for e in ("trtllm", "sglang") for f in ("bf16", "nvfp4")} | {("trtllm", "fp8")}
 
     @pytest.mark.parametrize("c", CALIBRATED, ids=label)
     def test_numbers_are_few_and_physical(self, c):
-        assert len(c.numbers) == 6 and 1e-5 < c.numbers["launch_s"] < 1e-4
-        assert all(0 < value <= 1 for value in c.numbers.values())
-        assert c.n_held_out > 500 and abs(c.bias_fraction) < 0.1
+        assert len(c.numbers) == 6
+        one_token = c.numbers["launch_s"] + c.numbers.get("pair_log_s", 0) * np.log2(9)
+        assert 1e-5 < one_token < 1e-4
+        for name, value in c.numbers.items():
+            assert 0 < value < (1 + 1e-9 if name.endswith("_fraction") else 1e-4)
+        assert c.n_held_out > 300 and abs(c.bias_fraction) < 0.1
 
     def test_validation_as_committed_holds(self):
         checks = published.table("validation/moe_checks")
@@ -96,6 +99,31 @@ class TestCalibration:
             figures = zip(rows["median_percent"].tolist(), rows["p90_percent"].tolist(), strict=True)
             recorded = (100 * c.median_error_fraction, 100 * c.p90_error_fraction)
             assert any(pair == pytest.approx(recorded, abs=0.06) for pair in figures)
+
+
+def test_the_bound_is_a_floor(monkeypatch):
+    fast = dict.fromkeys(("launch_s", "expert_s", "tile_s"), 1e-15)
+    fast |= dict.fromkeys(("compute_fraction", "memory_fraction", "sort_fraction"), 1e6)
+    monkeypatch.setattr(calibration, "fitted", lambda *a, **b: fast)
+    assert moe_s(64, **ON_GB300) == moe_s(64, **ON_GB300, bound=True)
+
+
+@pytest.mark.parametrize("source", ["h100_sxm", "h200_sxm"])
+@pytest.mark.parametrize("fmt", ["bf16", "fp8_block"])
+def test_an_h20_by_hopper_numbers(source, fmt):
+    how = dict(R1, fmt=fmt, ep=8)
+    ours = moe_s([8, 8192], **how, chip="h20", transfer_from=source)
+    least = moe_s([8, 8192], **how, chip="h20", bound=True)
+    assert np.all(least < ours) and np.all(ours < 4 * least)
+    assert np.all(ours > moe_s([8, 8192], **how, chip="h200_sxm"))
+
+
+def test_skewed_experts_awake_are_those_of_a_rank():
+    # 32 ranks of 8 experts: no more than 8 awake on one, whatever all wake
+    how = dict(R1, chip="gb300", fmt="nvfp4", routing="skewed", bound=True)
+    one = moe_s(32, **how, ep=32)
+    weights = 8 * 3 * 7168 * 2048 * 0.5625 / 8e12
+    assert 0.2 * weights < one < weights
 
 
 class TestMeasured:
@@ -167,14 +195,16 @@ def test_shapes_broadcast_and_blocks_do_not_show():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(ep=3), "ep does not divide n_experts"),
-        (dict(tp=3), "tp does not divide d_expert"),
-        (dict(n_chosen=300), "n_chosen ≤ n_experts"),
+        (dict(ep=3), "moe_s: ep is 3; allowed: a divisor of n_experts, 256"),
+        (dict(tp=3), "moe_s: tp is 3; allowed: a divisor of d_expert, 2048"),
+        (dict(n_chosen=300), "moe_s: n_chosen is 300; allowed: at most n_experts, 256"),
+        (dict(gated=1), "gated is 1; allowed: True, False"),
+        (dict(transfer_from="h100_sxm"), "transfer_from='h100_sxm' has no calibrated trtllm nvfp4"),
         (dict(routing="random"), "routing is 'random'; allowed: balanced, skewed"),
         (dict(chip="h100_sxm"), "H100 SXM has no nvfp4 peak"),
         (dict(chip="mi355x", fmt="mxfp4"), "MI355X has no calibrated trtllm mxfp4.*roofline"),
         (dict(fmt="mxfp4", gated=False), "no calibrated trtllm mxfp4"),
-        (dict(engine="sglang", gated=False), "engine is 'sglang'; allowed: trtllm"),
+        (dict(engine="sglang", gated=False, fmt="fp8_block"), "no calibrated sglang fp8_block; calibrated: none"),
         (dict(d_model=0), r"moe_s: d_model is 0\.0"),
     ],
 )

@@ -7,10 +7,11 @@ import typing
 import pytest
 
 from codesign_lib.cost import calibration, kernels
+from codesign_lib.serving import decode
 from codesign_lib.specs import formats, hardware, models, published
 
 SPECS = [formats.Format, hardware.Chip, hardware.Other, models.Model, published.Claim]
-SPECS += [calibration.Calibration, kernels.Kernel]
+SPECS += [calibration.Calibration, kernels.Kernel, decode.Overhead]
 UNITS = ("_s", "_per_s", "_bytes", "_bits", "_elements", "_hz", "_w", "_fraction", "_ratio", "_params")
 # numbers whose unit is stated beside them: the claim's own, or that of the field an Other stands for
 UNIT_BESIDE = {"value", "rtol", "quantum", "quantum_before", "recorded_gap"}

@@ -1,5 +1,7 @@
 """What a GPU holds of every weight: all GPUs together hold the model, and copies are counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,17 @@ def test_experts_by_both_ways_and_slots():
     # attention is whole on every replica of attention DP
     assert held(r1, Layout(dp=8, ep=8))["q_b"] == held(r1, Layout())["q_b"]
     assert held(r1, Layout(tp_attention=8, ep=8))["q_b"] == held(r1, Layout())["q_b"] / 8
+
+
+def test_small_parts_are_divided_with_what_they_belong_to():
+    oss = models.MODELS["gpt_oss_120b"]
+    assert held(oss, Layout(dp=8, ep=8))["expert bias"] == held(oss, Layout())["expert bias"] / 8
+    r1 = models.MODELS["deepseek_r1"]
+    ((latent, _),) = shards.kinds(r1).mixers
+    direct, at = replace(latent, q_rank=None), Layout(tp_attention=8, ep=8)  # as in DeepSeek-V2-Lite
+    (first,) = (x for x in shards.mixer_shards(direct, 7168, at) if x.of.name == "q and kv_a")
+    assert first.n == 128 * 192 / 8 + 512 + 64  # the latent is on every rank
+    assert {x.of.name: float(x.n) for x in shards.mixer_shards(latent, 7168, at)}["q_a and kv_a"] == 1536 + 512 + 64
 
 
 def test_shared_experts_and_dense_layers_follow_the_larger_group():

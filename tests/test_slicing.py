@@ -119,6 +119,18 @@ def test_equal_times_are_equal(n, first, a, b):
     assert (one_more[:-1] >= target * (1 - 1e-9)).all()  # and one token more would be
 
 
+@given(st.integers(1, 3000), st.data(), st.floats(1e-9, 1), st.floats(0, 1))
+def test_so_many_chunks_of_equal_time(n, data, a, b):
+    m = data.draw(st.integers(1, min(n, 60)))
+    sizes = slicing.even_time_chunks(n, m, quadratic_s=a, linear_s=b)
+    assert sizes.sum() == n and sizes.size == m and (sizes >= 1).all()
+    ends = np.cumsum(sizes).astype(float)
+    took = np.diff(a * ends**2 + b * ends, prepend=0)
+    token = 2 * a * ends + b + a  # a cut is off by at most half a token at either end
+    free = (sizes > 1) & (np.roll(sizes, 1) > 1) & (np.roll(sizes, -1) > 1)
+    assert (np.abs(took - took.sum() / m)[free] <= token[free] * (1 + 1e-9)).all()
+
+
 def test_without_a_square_equal_times_are_equal_lengths():
     assert slicing.equal_time_chunks(100, 30, quadratic_s=0, linear_s=2.0).tolist() == [30, 30, 30, 10]
 
@@ -162,6 +174,12 @@ def test_equal_time_refuses(change, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda: slicing.even_time_chunks(4, 5, quadratic_s=1, linear_s=0),
+            "n_chunks is 5; allowed: at most n_tokens, 4",
+        ),
+        (lambda: slicing.even_time_chunks(4, 2, quadratic_s=0, linear_s=0), "are 0; allowed: at least one above 0"),
+        (lambda: slicing.fixed_chunks(0, 2), "n_tokens is 0.0"),
         (lambda: slicing.best_chunks(tokens, 0, 3), "n_granules is 0.0"),
         (lambda: slicing.best_chunks(tokens, 12, 0), "n_stages is 0.0"),
         (lambda: slicing.best_chunks(tokens, 100_000, 3), "n_granules is 100000; allowed: at most 8192, use coarser"),

@@ -17,7 +17,7 @@ import pandas as pd
 
 from codesign_lib.cost import moe_kernels
 
-LAYER = ["d_model", "d_expert", "n_chosen", "n_experts", "tp", "ep"]
+LAYER = [*measured.MOE_LAYER, "tp", "ep"]
 N_ROWS = 4000
 LIMITS = {  # start, least, most
     "launch_s": (2e-5, 1e-7, 2e-4),
@@ -28,7 +28,7 @@ LIMITS = {  # start, least, most
     "sort_fraction": (0.5, 0.005, 1.0),
     "tile_s": (5e-7, 1e-9, 5e-5),
 }
-WITHOUT = {"trtllm": "pair_log_s", "sglang": "expert_s"}  # six numbers each
+LEAST_ROWS = 500  # of the fitting half; smaller tables hold two or three layers
 
 
 class Table(NamedTuple):
@@ -41,18 +41,28 @@ class Table(NamedTuple):
     rows: pd.DataFrame
 
 
-def tables(routing: str = "balanced") -> Iterator[Table]:
-    """All tables that are fitted: the kernels of ``moe_kernels.SOURCES``."""
+# SGLang routes DeepSeek's layer by groups, four of eight, whatever the table's column says: 32 tokens on one GPU take a
+# time in which at most 148 of 256 experts can be read, and with expert parallelism the busiest rank computes up to
+# five times its share
+GROUPED = dict(d_model=7168, d_expert=2048, n_experts=256, n_chosen=8)
+
+
+def tables(routing: str = "balanced", *, grouped: bool = False) -> Iterator[Table]:
+    """All tables that are fitted: the kernels of ``moe_kernels.SOURCES``.
+
+    ``grouped``: SGLang's rows of DeepSeek's layer instead, which are not, as their routing is not what it is called.
+    """
     for chip in measured.CHIPS:
         for engine in measured.ENGINES:
             t = measured.moe(chip, engine)
-            t = t[t.routing == routing]
+            of_group = np.all([t[name] == value for name, value in GROUPED.items()], axis=0) & (engine == "sglang")
+            t = t[(t.routing == routing) & (of_group == grouped)]
             t = t.assign(held_out=measured.hashed(t, LAYER), second=measured.hashed(t, LAYER, 1))
             for (who, gated), formats in moe_kernels.SOURCES.items():
                 for fmt, sources in formats.items() if who == engine else ():
-                    of = [(s, t[(t.kernel == s) & (t.fmt == fmt)]) for s in sources.split()]
+                    of = [(s, t[(t.kernel == s) & (t.fmt == fmt) & (t.gated == gated)]) for s in sources.split()]
                     found = next(((s, rows) for s, rows in of if len(rows)), None)
-                    if found:
+                    if found and (~found[1].held_out).sum() >= LEAST_ROWS:
                         kernel = "moe_experts" if gated else "moe_experts_ungated"
                         yield Table(kernel, chip, engine, fmt, found[0], gated, found[1])
 
@@ -61,12 +71,18 @@ def form_s(t: Table, rows: pd.DataFrame, numbers: Mapping[str, float]) -> np.nda
     held = rows.n_experts / rows.ep
     pairs = rows.n_tokens * rows.n_chosen / rows.ep
     awake = np.minimum(held, np.maximum(1, pairs))
-    sizes = (rows.n_tokens, pairs, awake, held, rows.d_model, rows.d_expert / rows.tp)
+    sizes = (rows.n_tokens, rows.n_tokens * rows.n_chosen, pairs, awake, held, rows.d_model, rows.d_expert / rows.tp)
     return moe_kernels.form_s(*sizes, gated=t.gated, chip=t.chip, fmt=t.fmt, numbers=numbers)
 
 
+def limits_of(engine: str, fmt: str) -> dict[str, tuple[float, float, float]]:
+    """Six numbers: kernels generated for TensorRT-LLM, SGLang's too, sort; others have a cost an expert held."""
+    without = "expert_s" if engine == "sglang" or fmt == "mxfp4" else "pair_log_s"
+    return {name: x for name, x in LIMITS.items() if name != without}
+
+
 def fit(t: Table, rows: pd.DataFrame) -> dict[str, float]:
-    limits = {name: x for name, x in LIMITS.items() if name != WITHOUT[t.engine]}
+    limits = limits_of(t.engine, t.fmt)
     latency_s = rows.latency_s.to_numpy()
     return fitting.rounded(fitting.solve(lambda x: form_s(t, rows, x), latency_s, limits))
 

@@ -53,6 +53,7 @@ MOE = {
     "tiles of 64×64": dict(tile=(64, 64)),
     "tiles of 16×64": dict(tile=(16, 64)),
     "sum of C and M": dict(norm=1),
+    "sorting the pairs of this rank": dict(sorts_all=False),
 }
 Form = Callable[[pd.DataFrame, Mapping[str, float]], np.ndarray]
 
@@ -98,7 +99,7 @@ def prefill(t, *, pair="quadrature", longest=True, rows=128, norm=1) -> Form:
     return form
 
 
-def experts(t, *, tile=(32, 64), norm=2) -> Form:
+def experts(t, *, tile=(32, 64), norm=2, sorts_all=True) -> Form:
     c, fmt = hardware.chip(t.chip), as_format(t.fmt)
     arithmetic = MXFP8 if t.fmt == "mxfp4" else fmt
 
@@ -108,7 +109,11 @@ def experts(t, *, tile=(32, 64), norm=2) -> Form:
         pairs = m * (r.n_chosen / r.ep).to_numpy()
         awake = np.minimum(held, np.maximum(1, pairs))
         total = x["launch_s"] + 8 * m * h / (x["sort_fraction"] * c.hbm_bytes_per_s)
-        total = total + x.get("expert_s", 0) * held + x.get("pair_log_s", 0) * np.log2(1 + pairs)
+        total = (
+            total
+            + x.get("expert_s", 0) * held
+            + x.get("pair_log_s", 0) * np.log2(1 + (m * r.n_chosen.to_numpy() if sorts_all else pairs))
+        )
         for n, k in (((2 if t.gated else 1) * i, h), (h, i)):
             waves = awake * np.ceil(np.maximum(pairs, 1) / awake / tile[0]) * np.ceil(n / tile[1]) / c.n_sms
             one = 2 * tile[0] * tile[1] * k * c.n_sms / (x["compute_fraction"] * c.peak_flops_per_s(arithmetic))
@@ -143,8 +148,7 @@ def rows() -> Iterator[tuple]:
     tables = []
     for t in calibrate_moe.tables():
         if t.chip in CHIPS:
-            limits = {n: x for n, x in calibrate_moe.LIMITS.items() if n != calibrate_moe.WITHOUT[t.engine]}
-            tables.append((t, limits, 1))
+            tables.append((t, calibrate_moe.limits_of(t.engine, t.fmt), 1))
     for name, how in MOE.items():
         yield "moe_experts", name, *judge(tables, experts, lambda r: r.n_tokens <= 256, how)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -127,6 +128,7 @@ def latent(chip: str, engine: str, phase: str) -> pd.DataFrame:
     return _averaged(found)
 
 
+MOE_LAYER = ["d_model", "d_expert", "n_chosen", "n_experts"]
 MOE_FORMATS = FORMATS | {"w4a8_mxfp4_mxfp8": "mxfp4"}  # MXFP4 weights, MXFP8 activations
 
 
@@ -134,8 +136,21 @@ def moe(chip: str, engine: str) -> pd.DataFrame:
     """Measured experts of a mixture, without router and communication, one row a shape and routing.
 
     Columns: kernel, fmt, routing (balanced, power_law_1.01, power_law_1.2), n_tokens (of all ranks together), d_model,
-    d_expert (whole), n_chosen, n_experts, tp, ep and latency_s (of the busiest rank).
+    d_expert (whole), n_chosen, n_experts, tp, ep, gated and latency_s (of the busiest rank). Only TensorRT-LLM's tables
+    say which layers are not gated, by the kernel's name; the same layers in another engine's are taken as not gated.
     """
+    table = _moe(chip, engine)
+    kinds = table.merge(ungated_layers().assign(gated=False), on=MOE_LAYER, how="left").gated
+    return table.assign(gated=kinds.isna().to_numpy())
+
+
+@cache
+def ungated_layers() -> pd.DataFrame:
+    table = _moe("b200_sxm", "trtllm")
+    return table[table.kernel.str.endswith("nongated")][MOE_LAYER].drop_duplicates()
+
+
+def _moe(chip: str, engine: str) -> pd.DataFrame:
     folder = systems() / "data" / chip / "moe" / engine / engine_version(chip, engine)
     table = pd.read_parquet(folder / "moe_perf.parquet")
     found = pd.DataFrame(

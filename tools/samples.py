@@ -90,9 +90,7 @@ def moe_ranks() -> pd.DataFrame:
     balanced = (t.routing == "balanced") & ((t.fmt == "nvfp4") | (t.tp == 1))
     t = t[(r1 | latent) & (balanced | ((t.routing == "power_law_1.2") & (t.tp == 1) & (t.fmt == "nvfp4")))]
     t = t[t.n_tokens.isin([1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 16_384])]
-    return t.assign(chip="gb300", engine="trtllm", gated=t.kernel != "moe_torch_flow_nongated")[
-        [*MOE_NAMES, "latency_s"]
-    ]
+    return t.assign(chip="gb300", engine="trtllm")[[*MOE_NAMES, "latency_s"]]
 
 
 DRAWN: tuple[Callable[[], pd.DataFrame], ...] = (attention_sample, attention_heads, prefill_lengths, latent_heads)

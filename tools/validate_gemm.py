@@ -18,7 +18,8 @@ import fitting
 import gemm_steps
 import measured
 import numpy as np
-from validation import Check, Error, finish
+from validation import Check, Error, finish, sources
+from validation import medians as all_medians
 
 from codesign_lib.cost import calibration, experts, kernels
 from codesign_lib.specs import hardware
@@ -74,6 +75,17 @@ def guesses(tables: dict) -> Iterator[Error]:
             kernel = kernels.KERNELS[held.engine, held.fmt.name]
             plain = kernels.form_s(held.m, held.k, held.n, chip=held.chip, fmt=held.fmt, kernel=kernel, numbers=source)
             yield from judge("from h100_sxm, feed not grown", held, plain)
+
+
+def transferred(tables: dict) -> Iterator[Error]:
+    """By the numbers of other chips, as for the other kernels."""
+    for t in tables.values():
+        held = t.rows(t.held_out)
+        for source, regime in sources(t.chip.name):
+            if calibration.find("gemm", source, t.engine, t.fmt.name):
+                found = calibrate.errors(predict(held, transfer_from=source), held.latency_s)
+                key = ("linear, transferred", t.chip.name, t.engine, t.fmt.name, regime, len(held.m))
+                yield Error(*key, *(100 * x for x in found))
 
 
 def steps(tables: dict) -> Iterator[Error]:
@@ -217,11 +229,14 @@ def beyond_bound(tables: dict) -> Iterator[Check]:
 def main(argv: tuple[str, ...] = ()) -> int:
     tables = calibrate.load()
     errors = [*calibrated(tables), *guesses(tables), *never_seen()]
+    other_chips = list(transferred(tables))
     stepped = list(steps(tables))
     whats = list(dict.fromkeys(e.what for e in errors))
     summary = [m for what in whats for regime in REGIMES for m in medians(errors, what, regime)]
     summary += [m for what in dict.fromkeys(e.what for e in stepped) for m in medians(stepped, what)]
     summary += list(medians(errors, "from h100_sxm", chips=("b200_sxm", "gb300")))
+    summary += all_medians(other_chips)
+    errors += other_chips
     checks = [*promises(errors), *named_rows(tables), *best_aspect(tables), *sm_counts(tables), *beyond_bound(tables)]
     return finish("validate_gemm", "gemm", "GEMM times", summary + errors, checks, argv, measured.VERSIONS)
 

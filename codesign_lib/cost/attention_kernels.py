@@ -46,7 +46,7 @@ from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.formats import BF16, Format, as_format
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.quantities import not_negative
+from codesign_lib.specs.quantities import common_shape, flags, not_negative
 
 ROWS = 128
 """Query rows of a block in prefill."""
@@ -97,6 +97,7 @@ def attention_decode_s(
     n_heads: ArrayLike,
     n_kv_heads: ArrayLike,
     d_head: ArrayLike = 128,
+    d_value: ArrayLike | None = None,
     n_batch: ArrayLike = 1,
     window_tokens: ArrayLike | None = None,
     chip: Chip | str,
@@ -121,13 +122,15 @@ def attention_decode_s(
     """
     subject = "attention_decode_s"
     sizes = dict(n_context=n_context, n_batch=n_batch, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head)
-    s, b, h, k, d = whole(subject, **sizes)
-    if window_tokens is not None:
-        s = np.minimum(s, whole(subject, window_tokens=window_tokens)[0])
+    sizes |= {name: x for name, x in dict(d_value=d_value, window_tokens=window_tokens).items() if x is not None}
+    sizes = dict(zip(sizes, whole(subject, **sizes), strict=True))
+    s, b, h, k, d = (sizes[name] for name in ("n_context", "n_batch", "n_heads", "n_kv_heads", "d_head"))
+    v, s = sizes.get("d_value", d), np.minimum(s, sizes.get("window_tokens", np.inf))
     fmt, c = as_format(fmt), as_chip(chip)
-    work = attention.decode(s, n_heads=h, n_kv_heads=k, d_head=d, n_batch=b, kv=fmt)
+    work = attention.decode(s, n_heads=h, n_kv_heads=k, d_head=d, d_value=v, n_batch=b, kv=fmt)
     least = roofline.time_s(work, c, fmt)
-    if calibration.wants_bound(subject, bound, transfer_from):
+    flags(subject, repeated=repeated)
+    if calibration.wants_bound(subject, _FUSED, engine, bound, transfer_from):
         return least
     calibration.needs(subject, c, "n_sms", *(("l2_bytes",) if repeated else ()))
     how = dict(engine=engine, fmt=fmt.name, transfer_from=transfer_from)
@@ -138,7 +141,9 @@ def attention_decode_s(
         if np.any(of):
             if kernel.numbers != _FUSED:
                 numbers = calibration.fitted(subject, kernel.numbers, c, **how)
-            time_s = decode_form_s(s, b, h, k, d, chip=c, fmt=fmt, kernel=kernel, numbers=numbers, repeated=repeated)
+            time_s = decode_form_s(
+                s, b, h, k, (d + v) / 2, chip=c, fmt=fmt, kernel=kernel, numbers=numbers, repeated=repeated
+            )
             found = np.where(of, time_s, found)
     return np.maximum(found, least)[()]
 
@@ -158,7 +163,8 @@ def decode_form_s(
 ) -> NDArray[np.float64]:
     """The form of decoding with any kernel and numbers: what ``attention_decode_s`` evaluates and tools fit.
 
-    Context, batch, query heads, key-value heads and head size are taken as float64 and not checked.
+    Context, batch, query heads, key-value heads and head size (the mean of key's and value's) are taken as float64 and
+    not checked.
     """
     c, size = as_chip(chip), as_format(fmt).bytes_per_element
     stream = 1 / (numbers["memory_fraction"] * c.hbm_bytes_per_s)
@@ -198,7 +204,9 @@ def attention_prefill_s(
     """Seconds of causal attention in one layer over ``n_new`` tokens behind ``n_prefix`` cached ones.
 
     The formula is this module's. ``fmt`` is that of the products and of the cache (bf16 or fp8). No table measures a
-    prefix: with one, the time follows from the form and is not validated. ``bound=True`` is the roofline, with three
+    prefix: with one, the time follows from the form and is not validated. New tokens count in blocks of 128 and no
+    block is split over its keys: one token behind 131,072 takes up to thirty times what ``attention_decode_s`` says,
+    which is the function for a handful of new tokens. ``bound=True`` is the roofline, with three
     roofs; ``transfer_from`` as in ``attention_decode_s``. Sizes broadcast and are whole and at least 1 (the prefix 0),
     else ValueError; so is what is not calibrated.
 
@@ -208,19 +216,29 @@ def attention_prefill_s(
     """
     subject = "attention_prefill_s"
     sizes = dict(n_new=n_new, n_batch=n_batch, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head)
-    n, b, h, k, d = whole(subject, **sizes)
-    (p,) = not_negative(subject, n_prefix=n_prefix)
-    (v,) = (d,) if d_value is None else whole(subject, d_value=d_value)
-    window = None if window_tokens is None else whole(subject, window_tokens=window_tokens)[0]
+    sizes |= {name: x for name, x in dict(d_value=d_value, window_tokens=window_tokens).items() if x is not None}
+    sizes = dict(zip(sizes, whole(subject, **sizes), strict=True))
+    n, b, h, k, d = (sizes[name] for name in ("n_new", "n_batch", "n_heads", "n_kv_heads", "d_head"))
+    v, window = sizes.get("d_value", d), sizes.get("window_tokens")
+    p = prefix_tokens(subject, n_prefix, np.broadcast_to(0.0, common_shape(subject, **sizes)))
     fmt, c = as_format(fmt), as_chip(chip)
     how = dict(n_heads=h, n_kv_heads=k, d_head=d, d_value=v, n_batch=b)
     least = roofline.time_s(attention.prefill(n, p, **how, window_tokens=window, kv=fmt), c, fmt)
-    if calibration.wants_bound(subject, bound, transfer_from):
+    if calibration.wants_bound(subject, "attention_prefill", engine, bound, transfer_from):
         return least
     calibration.needs(subject, c, "n_sms", "exp_per_s")
     numbers = calibration.fitted(subject, "attention_prefill", c, engine, fmt.name, transfer_from=transfer_from)
     time_s = prefill_form_s(n, p, b, h, k, d, v, window, chip=c, fmt=fmt, numbers=numbers)
     return np.maximum(time_s, least)[()]
+
+
+def prefix_tokens(subject: str, n_prefix: ArrayLike, others: NDArray) -> NDArray[np.float64]:
+    """Cached tokens as float64: whole, at least 0, of a shape that broadcasts with that of ``others``."""
+    (p,) = not_negative(subject, n_prefix=n_prefix)
+    common_shape(subject, n_prefix=p, sizes=others)
+    if np.any(p != np.floor(p)):
+        raise ValueError(f"{subject}: n_prefix is {p[p != np.floor(p)].flat[0]}; allowed: whole numbers of at least 0")
+    return p
 
 
 def prefill_form_s(
@@ -236,12 +254,15 @@ def prefill_form_s(
     chip: Chip | str,
     fmt: Format | str,
     numbers: Mapping[str, float],
+    input_bytes: float | None = None,
 ) -> NDArray[np.float64]:
     """The form of prefill with any numbers: what ``attention_prefill_s`` evaluates and tools fit.
 
     New and cached tokens, batch, query and key-value heads, sizes of keys and values, window; not checked.
+    ``input_bytes`` are moved an element of queries, keys and values; without it queries are BF16, the others ``fmt``.
     """
-    c, size = as_chip(chip), as_format(fmt).bytes_per_element
+    c, output = as_chip(chip), BF16.bytes_per_element
+    query, cached = (input_bytes,) * 2 if input_bytes else (output, as_format(fmt).bytes_per_element)
     stream = 1 / (numbers["memory_fraction"] * c.hbm_bytes_per_s)
     product = 2 * c.n_sms / c.peak_flops_per_s(as_format(fmt)) / numbers["compute_fraction"]
     softmax = c.n_sms / c.exp_per_s / numbers["compute_fraction"]
@@ -258,7 +279,7 @@ def prefill_form_s(
         keys = growing * p + ROWS * growing * (growing + 1) / 2 + (count - growing) * most
         blocks = b * h / c.n_sms
         compute = blocks * (ROWS * keys * pair_s + count * block_s) + longest * (ROWS * most * pair_s + block_s)
-        read = size * k * (np.minimum(p, w) + n) + BF16.bytes_per_element * h * n
-        return launch_s + compute + stream * b * (d + v) * read
+        moved = cached * (d + v) * k * (np.minimum(p, w) + n) + (query * d + output * v) * h * n
+        return launch_s + compute + stream * b * moved
 
     return in_blocks(block, n, p, b, h, k, d, v, np.inf if window is None else window)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from codesign_lib.cost import tiling
 from codesign_lib.specs import hardware, published
 from codesign_lib.specs.hardware import Chip
-from codesign_lib.specs.quantities import positive
+from codesign_lib.specs.quantities import flags, positive
 
 UNIVERSAL = "universal"
 """Name of the set that is fitted to all chips at once, which is what a new chip may expect."""
@@ -92,17 +92,21 @@ def chips(kernel: str, engine: str, fmt: str) -> tuple[str, ...]:
     return tuple(c.chip for c in table() if (c.kernel, c.engine, c.fmt) == (kernel, engine, fmt))
 
 
-def wants_bound(subject: str, bound: bool, transfer_from: str | None) -> bool:
+def wants_bound(subject: str, kernel: str, engine: str, bound: bool, transfer_from: str | None) -> bool:
     """Whether the roofline is asked for, which takes no fitted numbers: with ``transfer_from`` ValueError.
 
-    >>> wants_bound("gemm_s", True, None)
+    So is an engine that nobody fitted, the same with and without the roofline, and what is not True or False.
+
+    >>> wants_bound("gemm_s", "gemm", "trtllm", True, None)
     True
     """
-    if not isinstance(bound, bool):
-        raise ValueError(f"{subject}: bound is {bound!r}; allowed: True, False")
+    flags(subject, bound=bound)
+    engines = tuple(dict.fromkeys(x.engine for x in table() if x.kernel == kernel))
+    if engine not in engines:
+        raise ValueError(f"{subject}: engine is {engine!r}; allowed: {', '.join(engines)}")
     if bound and transfer_from is not None:
         raise ValueError(f"{subject}: bound=True takes no fitted numbers; allowed: either bound=True or transfer_from")
-    return bound
+    return bool(bound)
 
 
 def needs(subject: str, chip: Chip, *names: str) -> None:
@@ -124,8 +128,8 @@ def fitted(
     waiting and synchronising take on any chip; rates of one SM grow with the peak an SM and do not shrink where that is
     lower (tensor cores can be slowed without what feeds them).
 
-    Raises ValueError for an engine that nobody fitted, a chip without numbers, and a ``Chip`` whose datasheet differs
-    from the one that was measured; each names what there is.
+    Raises ValueError for a chip without numbers, and for a ``Chip`` whose datasheet differs from the one that was
+    measured; each names what there is.
 
     >>> fitted("attention_decode_s", "attention_decode", "mi300x", "trtllm", "bf16")
     Traceback (most recent call last):
@@ -138,11 +142,6 @@ def fitted(
     if not isinstance(transfer_from, str | None):
         raise ValueError(
             f"{subject}: transfer_from is {transfer_from!r}; allowed: the name of a calibrated chip, or None"
-        )
-    engines = tuple(dict.fromkeys(x.engine for x in table() if x.kernel == kernel))
-    if engine not in engines:
-        raise ValueError(
-            f"{subject}: engine is {engine!r}; allowed: {', '.join(engines)}, or bound=True (the roofline)"
         )
     found = find(kernel, c.name if transfer_from is None else transfer_from, engine, fmt)
     if found is None:

@@ -120,7 +120,7 @@ def gemm_s(
     common_shape("gemm_s", m=m, k=k, n=n)
     fmt, c = as_format(fmt), as_chip(chip)
     _check_engine(engine)
-    if calibration.wants_bound("gemm_s", bound, transfer_from):
+    if calibration.wants_bound("gemm_s", "gemm", engine, bound, transfer_from):
         return roofline.time_s(ops.linear(m, k, n, inputs=fmt, weights=fmt, outputs=BF16), c, fmt)
     kernel, numbers = _kernel(engine, fmt), _numbers(c, engine, fmt, transfer_from)
     _check_blocks(k, fmt)

@@ -14,7 +14,8 @@ start b times.
 
 **A pipeline** of pp stages works on M = min(pp, sequences of a replica) micro-batches at once. A step lasts until each
 has passed all stages and its turn comes again: the sum of all parts for one micro-batch, or M periods of the slowest
-stage, whichever is longer. The difference is ``waiting_s``.
+stage, whichever is longer; the difference is ``waiting_s``. That stage has ⌈L/pp⌉ average layers or the mean of all
+work, embedding and head included, whichever is more.
 
 **Speculative decoding**: ``n_draft`` more tokens a sequence are verified in the same step; making the draft is not
 included.
@@ -97,7 +98,7 @@ class DecodeStep:
 
     @property
     def step_s(self) -> NDArray[np.float64]:
-        """Seconds of the whole step: time per output token (TPOT) when every step makes one."""
+        """Seconds of the whole step, the time per output token (TPOT) when every step makes one."""
         return sum(self.parts_s.values())
 
 
@@ -178,10 +179,9 @@ def decode_step_s(
     ends = parts["head_s"] + sent + parts["overhead_s"]
     hops = exchange.hand_over_s(on.n_tokens, d, layout=layout, on=net)
     parts["communication_s"] = parts["communication_s"] + sent + hops
-    longest = np.ceil(of.n_layers / pp) / of.n_layers * layers
-    period = np.maximum(np.maximum(longest, ends), (layers + ends) / pp) + hops / np.maximum(pp - 1, 1)
-    total = layers + ends + hops
-    parts["waiting_s"] = np.where(pp > 1, np.maximum(n_micro * period - total, 0.0), 0.0)
+    longest = np.maximum(np.ceil(of.n_layers / pp) / of.n_layers * layers, ends)
+    period = np.maximum(longest, (layers + ends) / pp) + hops / np.maximum(pp - 1, 1)
+    parts["waiting_s"] = np.where(pp > 1, np.maximum(n_micro * period - (layers + ends + hops), 0.0), 0.0)
     shape = np.broadcast_shapes(s.shape, *(np.shape(x) for x in parts.values()))
     return DecodeStep(**{name: np.broadcast_to(x, shape)[()] for name, x in parts.items()})
 

@@ -35,8 +35,10 @@ from codesign_lib.specs.hf_config.fields import Ffn
 ONE_SIDED = ("gb200", "gb300", "b200_sxm", "b300_sxm")
 """Chips with the links of the one on which one-sided dispatch and combine were published."""
 ONE_SIDED_EP = (8, 16, 32, 64)
+RACKS = {"gb200": "gb300"}
+"""TensorRT-LLM's all-reduce beyond one tray of a rack was measured on one chip; the other has the same links."""
 LSE_BYTES = 8
-"""Bytes a head and token beside its partial output: maximum and sum of the softmax in FP32."""
+"""Bytes a head and token that go with its partial output, maximum and sum of the softmax in FP32."""
 _VECTOR = BF16.bytes_per_element
 
 
@@ -71,10 +73,14 @@ class Network:
             return np.zeros(np.broadcast_shapes(np.shape(n_bytes), ranks.shape))
         if self.bound:
             return collectives.bound_s(operation, n_bytes, n_ranks=ranks, chip=self.chip)
-        domain = self.chip.n_scale_up
-        inside = getattr(collectives, f"{operation}_s")(
-            n_bytes, n_ranks=np.minimum(ranks, domain), chip=self.chip, transfer_from=self.transfer_from, **how
-        )
+        domain, tray = self.chip.n_scale_up, collectives.node_ranks(self.chip)
+        form, how = getattr(collectives, f"{operation}_s"), how | dict(chip=self.chip)
+        within, rack = np.minimum(ranks, domain), RACKS.get(self.chip.name)
+        if how.get("engine") == "trtllm" and rack and self.transfer_from is None and np.any(ranks > tray):
+            near = form(n_bytes, n_ranks=np.minimum(ranks, tray), **how)
+            inside = np.where(ranks > tray, form(n_bytes, n_ranks=within, transfer_from=rack, **how), near)
+        else:
+            inside = form(n_bytes, n_ranks=within, transfer_from=self.transfer_from, **how)
         if np.all(ranks <= domain):
             return inside
         beyond = collectives.bound_s(operation, n_bytes, n_ranks=np.maximum(ranks, domain + 1), chip=self.chip)
@@ -187,7 +193,7 @@ def hand_over_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Networ
     if np.all(pp == 1):
         return np.zeros(np.broadcast_shapes(np.shape(n_tokens), pp.shape))
     size, across = _VECTOR * d_model * n_tokens, np.asarray(layout.n_gpus) > on.chip.n_scale_up
-    one = collectives.point_to_point_s(size, chip=on.chip)
+    one = collectives.point_to_point_s(size, chip=on.chip, bound=True)
     if np.any(across):
-        one = np.where(across, collectives.point_to_point_s(size, chip=on.chip, across=True), one)
+        one = np.where(across, collectives.point_to_point_s(size, chip=on.chip, across=True, bound=True), one)
     return (pp - 1) * one

@@ -10,6 +10,7 @@ replicas waiting for each other, the host, moving the cache to where it is decod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.collectives import point_to_point_s
 from codesign_lib.cost.tiling import whole
-from codesign_lib.serving import pipeline, prefill, slicing, splitting
+from codesign_lib.serving import pipeline, prefill, slicing, splitting, tuning
 from codesign_lib.serving.layout import Layout
 from codesign_lib.serving.slicing import Chunks
 from codesign_lib.specs.formats import BF16
@@ -110,14 +111,13 @@ def first_token(
         raise ValueError(f"{subject}: chunks sum to {sizes.sum():,}; allowed: n_input, {int(n):,}")
     stages = _stages(subject, of, layout, stage_layers)
     costs = prefill.layer_costs(of, c, n_new=sizes, n_prefix=np.cumsum(sizes) - sizes, layout=layout, **how)
-    # the embedding is the first row, so all stages but the first begin one row later
-    starts = np.cumsum(np.concatenate([[0], stages[:-1]])) + (np.arange(stages.size) > 0)
+    rows = _rows(stages)
     return FirstToken(
         layout=layout,
         chunks=sizes,
         stage_layers=stages,
-        stage_s=np.add.reduceat(costs.cost_s, starts, axis=0),
-        link_s=_links(sizes, of, c, layout),
+        stage_s=np.add.reduceat(costs.cost_s, np.cumsum(rows) - rows, axis=0),
+        link_s=_links(sizes, of, c, layout, how),
         parts_s={name: float(x.sum()) for name, x in costs.parts_s.items()},
     )
 
@@ -162,14 +162,60 @@ def optimal_chunks(
     :py:func:`codesign_lib.serving.slicing.best_chunks` on the mean stage's cost; ``sizes`` are in tokens. The prompt is
     a multiple of the granule, else ValueError; other keywords as in ``layer_costs``.
     """
+    granule, costs = _table(model, chip, n_input, granule_tokens, layout=layout, **how)
+    found = _best_if_alike(costs.total_s / layout.pp, layout.pp)
+    return found._replace(sizes=granule * found.sizes)
+
+
+def tuned_chunks(
+    model: Model | str,
+    chip: Chip | str,
+    *,
+    n_input: int,
+    granule_tokens: int,
+    layout: Layout,
+    stage_layers: ArrayLike | None = None,
+    **how,
+) -> NDArray[np.int64]:
+    """The slicing found best for the stages and links as they are, in multiples of ``granule_tokens``.
+
+    :py:func:`codesign_lib.serving.tuning.tuned_chunks`, begun at the best slicing of alike stages and at equal lengths.
+    Arguments as in :py:func:`optimal_chunks` and :py:func:`first_token`.
+    """
+    of, c = as_model(model), as_chip(chip)
+    granule, costs = _table(of, c, n_input, granule_tokens, layout=layout, **how)
+    stages, n = _stages("tuned_chunks", of, layout, stage_layers), n_input // granule
+    kinds = sum(costs.kinds_s.values())
+    holds = np.zeros((layout.pp, len(kinds)))  # rows of each kind on each stage
+    np.add.at(holds, (np.repeat(np.arange(layout.pp), _rows(stages)), costs.order), 1.0)
+    begin = [_best_if_alike(costs.total_s / layout.pp, layout.pp).sizes]
+    begin += [slicing.fixed_chunks(n, size) for size in 2 ** np.arange(n.bit_length())]
+    links = _links(granule * np.arange(1, n + 1), of, c, layout, how)
+    sizes, _ = tuning.tuned_chunks(np.tensordot(holds, kinds, axes=1), begin, links)
+    return granule * sizes
+
+
+def _table(model, chip, n_input: int, granule_tokens: int, **how) -> tuple[int, prefill.LayerCosts]:
+    """Costs by [prefix, length − 1] in granules."""
     n, granule = (int(x) for x in whole("optimal_chunks", n_input=n_input, granule_tokens=granule_tokens))
     if n % granule:
         raise ValueError(f"optimal_chunks: n_input is {n:,}; allowed: a multiple of granule_tokens, {granule:,}")
     lengths = granule * np.arange(1, n // granule + 1)
-    behind = granule * np.arange(n // granule)[:, None]
-    table = prefill.layer_costs(model, chip, n_new=lengths, n_prefix=behind, layout=layout, **how).total_s / layout.pp
-    found = slicing.best_chunks(lambda p, length: table[p.astype(int), length.astype(int) - 1], n // granule, layout.pp)
-    return found._replace(sizes=granule * found.sizes)
+    return granule, prefill.layer_costs(
+        model, chip, n_new=lengths, n_prefix=granule * np.arange(n // granule)[:, None], **how
+    )
+
+
+def _best_if_alike(table: NDArray, n_stages: int) -> Chunks:
+    return slicing.best_chunks(lambda p, n: table[p.astype(int), n.astype(int) - 1], len(table), n_stages)
+
+
+def _rows(stages: NDArray) -> NDArray[np.int64]:
+    """Rows of each stage: its layers, and embedding and head on the outer ones."""
+    rows = stages.copy()
+    rows[0] += 1
+    rows[-1] += 1
+    return rows
 
 
 def even_stages(n_layers: int, n_stages: int) -> NDArray[np.int64]:
@@ -200,13 +246,17 @@ def _stages(subject: str, model: Model, layout: Layout, stage_layers: ArrayLike 
     return stages.astype(np.int64)
 
 
-def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout) -> NDArray[np.float64]:
+def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout, how: Mapping[str, object]) -> NDArray[np.float64]:
     """Seconds of handing a chunk's hidden states on: over the scale-up links where both stages share a domain."""
     if layout.pp == 1:
         return np.zeros((0, sizes.size))
     message = BF16.bytes_per_element * model.config.d_model * sizes
     domain = np.floor(np.arange(layout.pp) * layout.n_stage / chip.n_scale_up)
     across = (np.diff(domain) > 0) | (layout.n_stage > chip.n_scale_up)
-    inside = point_to_point_s(message, chip=chip)
-    outside = point_to_point_s(message, chip=chip, across=True) if across.any() else inside
+    by = {x: how[x] for x in ("bound", "transfer_from") if x in how}
+    inside = outside = 0.0
+    if not across.all():
+        inside = point_to_point_s(message, chip=chip, **by)
+    if across.any():
+        outside = point_to_point_s(message, chip=chip, across=True, bound=True)  # a bound is all there is
     return np.where(across[:, None], outside, inside)

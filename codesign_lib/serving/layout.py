@@ -84,12 +84,12 @@ class Layout:
 
     @property
     def n_replica(self):
-        """GPUs of one replica of attention in one stage: kvp · tp_attention."""
+        """GPUs of one replica of attention in one stage, kvp · tp_attention."""
         return self.kvp * self.tp_attention
 
     @property
     def n_stage(self):
-        """GPUs of one stage: kvp · tp_attention · dp."""
+        """GPUs of one stage, kvp · tp_attention · dp."""
         return self.n_replica * self.dp
 
     @property
@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def n_dense_ranks(self):
-        """GPUs that divide a dense FFN or a shared expert: the least common multiple of a replica and tp_ffn."""
+        """GPUs that divide a dense FFN or a shared expert, the least common multiple of a replica and tp_ffn."""
         found = np.lcm(self.n_replica, self.tp_ffn)
         return int(found) if self.shape == () else found
 
@@ -132,8 +132,8 @@ class Workload:
     ``ttft_limit_s`` is the time to the first token, ``tpot_limit_s`` the time a token after it; None: no limit. Fields
     may be arrays that broadcast. Finite and above 0, counts whole, else ValueError.
 
-    >>> Workload(n_input=8192, n_output=1024, n_concurrent=64, tpot_limit_s=0.05).n_context
-    9216
+    >>> Workload(n_input=8192, n_output=[1024, 8192], n_concurrent=64, tpot_limit_s=0.05).n_context
+    array([ 9216., 16384.])
     """
 
     n_input: ArrayLike
@@ -151,9 +151,9 @@ class Workload:
                 positive("Workload", **{f.name: value})
 
     @property
-    def n_context(self):
+    def n_context(self) -> NDArray[np.float64]:
         """Tokens of a request when its last one is made."""
-        return self.n_input + self.n_output
+        return np.add(self.n_input, self.n_output, dtype=np.float64)
 
 
 class Violation(NamedTuple):

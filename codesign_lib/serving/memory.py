@@ -53,7 +53,7 @@ class Memory:
 
     @property
     def free_bytes(self) -> NDArray[np.float64]:
-        """What is left; below 0: what is missing."""
+        """What is left, or below 0 what is missing."""
         return self.capacity_bytes - self.total_bytes
 
     @property

@@ -246,7 +246,8 @@ def _window(in_flight: int) -> int:
 
 def _times(subject: str, stage_s: ArrayLike, link_s: ArrayLike, ready_s: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
     """Checked and broadcast: stages [..., P, M], links [..., P − 1, M], arrivals [..., M]."""
-    stage, link, ready = not_negative(subject, stage_s=stage_s, link_s=link_s, ready_s=ready_s)
+    (stage,), (link,) = not_negative(subject, stage_s=stage_s), not_negative(subject, link_s=link_s)
+    (ready,) = not_negative(subject, ready_s=ready_s)
     if stage.ndim < 2 or 0 in stage.shape[-2:]:
         raise ValueError(f"{subject}: stage_s has shape {stage.shape}; allowed: [..., stage, chunk], none of both 0")
     links = (*stage.shape[:-2], stage.shape[-2] - 1, stage.shape[-1])

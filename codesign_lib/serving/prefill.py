@@ -10,7 +10,8 @@ prefix: over all pairs of a query and a key before it,
 so a prompt's time grows with its square, and equal chunks do not take equal times. Embedding and output head are
 layers too: the first and the last row of every cost. The head sees one token a chunk.
 
-Latent attention expands its prefix again for every chunk: the projection to keys and values runs over p + n tokens.
+Latent attention expands its prefix again for every chunk: the projection to keys and values runs over p + n tokens
+(but for kernels that absorb it, SGLang's on Hopper).
 **Not validated**: prefixes (no table has one), and kinds of layers without measured kernels (recurrent, compressed,
 sparse and chunked attention, indexers), for which the roofline is taken; so hybrids come out too fast where these
 layers count.
@@ -27,9 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost import calibration, roofline
-from codesign_lib.cost.attention_kernels import attention_prefill_s, prefill_form_s
+from codesign_lib.cost.attention_kernels import attention_prefill_s
 from codesign_lib.cost.kernels import gemm_s
-from codesign_lib.cost.latent_kernels import latent_prefill_s
+from codesign_lib.cost.latent_kernels import absorbs, latent_prefill_form_s, latent_prefill_s
 from codesign_lib.cost.ops import layer as layer_ops
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
@@ -178,25 +179,28 @@ def _mixing_s(mixer: Mixer, d: int, p: NDArray, on: Step) -> NDArray[np.float64]
     works = layer_ops.prefill(
         Layer(mixers=(mixer,), ffns=(), n_norm_params=0), d, on.n_tokens, p, precision=on.precision
     )
-    formats = {"mixing": BF16 if isinstance(mixer, Recurrent | LatentAttention) else kv, "indexing": kv}
+    formats = {"mixing": BF16 if isinstance(mixer, Recurrent) else kv, "indexing": kv}
     parts = ((works[x], fmt) for x, fmt in formats.items() if x in works)
     return sum(roofline.time_s(Work(w.flops / tp, w.bytes / tp, w.exps / tp), on.chip, fmt) for w, fmt in parts)
 
 
 def _latent_s(mixer: LatentAttention, heads: NDArray, p: NDArray, on: Step) -> NDArray[np.float64]:
-    """Expanded latent attention, and expanding the prefix again."""
+    """Latent attention, expanded with the prefix expanded again, or absorbed where the engine's kernel is."""
     n, kv = on.n_tokens, on.precision.kv
     sizes = dict(kv_rank=mixer.kv_rank, d_nope=mixer.d_nope, d_rope=mixer.d_rope, d_value=mixer.d_value)
-    how = dict(chip=on.chip, fmt=kv)
-    least = latent_prefill_s(n, p, n_heads=heads, **sizes, **how, bound=True)
+    least = latent_prefill_s(n, p, n_heads=heads, **sizes, chip=on.chip, fmt=kv, engine=on.engine, bound=True)
     if on.bound:
         return least
     calibration.needs("layer_costs", on.chip, "n_sms", "exp_per_s")
-    numbers = calibration.fitted(
-        "layer_costs", "latent_prefill", on.chip, on.engine, kv.name, transfer_from=on.transfer_from
+    how = dict(engine=on.engine, fmt=kv.name, transfer_from=on.transfer_from)
+    numbers = calibration.fitted("layer_costs", "latent_prefill", on.chip, **how)
+    absorbed = absorbs(on.engine, on.transfer_from or on.chip.name)
+    d, v = (mixer.kv_rank + mixer.d_rope, mixer.kv_rank) if absorbed else (mixer.d_nope + mixer.d_rope, mixer.d_value)
+    time_s = latent_prefill_form_s(
+        n, 1, heads, d, v, absorbed=absorbed, chip=on.chip, fmt=kv, numbers=numbers, n_prefix=p
     )
-    d_key = mixer.d_nope + mixer.d_rope
-    attending = prefill_form_s(n, p, 1, heads, heads, d_key, mixer.d_value, chip=on.chip, fmt=BF16, numbers=numbers)
-    width = heads * (mixer.d_nope + mixer.d_value)
-    expanding = gemm_s(np.maximum(p, 1), mixer.kv_rank, width, fmt=on.precision.activations, **_how(on))
-    return np.maximum(attending + np.where(p > 0, expanding, 0.0), least)
+    if not absorbed:
+        width = heads * (mixer.d_nope + mixer.d_value)
+        again = gemm_s(np.maximum(p, 1), mixer.kv_rank, width, fmt=on.precision.activations, **_how(on))
+        time_s = time_s + np.where(p > 0, again, 0.0)
+    return np.maximum(time_s, least)

@@ -1,6 +1,6 @@
 """What one GPU of a layout holds of every weight: sizes of its slice, elementwise for many layouts at once.
 
-Names and sizes are those of :py:func:`codesign_lib.specs.weights.layer_weights`; which ranks divide what is said in
+Names and sizes are those of ``codesign_lib.specs.weights.layer_weights``; which ranks divide what is said in
 :py:mod:`codesign_lib.serving.layout`. Where ranks do not divide a size it is rounded up.
 """
 

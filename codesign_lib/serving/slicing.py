@@ -66,14 +66,8 @@ def equal_time_chunks(
         _one(subject, **{name: x})
         for name, x in (("n_tokens", n_tokens), ("first_tokens", first_tokens), ("multiple", multiple))
     )
-    a, b, sigma, least = (
-        float(x)
-        for x in not_negative(
-            subject, quadratic_s=quadratic_s, linear_s=linear_s, smoothing=smoothing, least_fraction=least_fraction
-        )
-    )
-    if a + b == 0:
-        raise ValueError(f"{subject}: quadratic_s and linear_s are 0; allowed: at least one above 0")
+    a, b = _law(subject, quadratic_s, linear_s)
+    sigma, least = (float(x) for x in not_negative(subject, smoothing=smoothing, least_fraction=least_fraction))
     for name, x in (("smoothing", sigma), ("least_fraction", least)):
         if x > 1:
             raise ValueError(f"{subject}: {name} is {x:g}; allowed: 0 to 1")
@@ -98,6 +92,35 @@ def fixed_chunks(n_tokens: int, chunk_tokens: int) -> NDArray[np.int64]:
         _one("fixed_chunks", **{name: x}) for name, x in (("n_tokens", n_tokens), ("chunk_tokens", chunk_tokens))
     )
     return np.minimum(size, n - np.arange(0, n, size))
+
+
+def even_time_chunks(n_tokens: int, n_chunks: int, *, quadratic_s: float, linear_s: float) -> NDArray[np.int64]:
+    r"""So many chunks of equal time, when a prompt of x tokens takes :math:`a x^2 + b x`: cuts where it is i/M of all.
+
+    Rounded to whole tokens, at least one each. Single whole numbers, no more chunks than tokens, costs as in
+    :py:func:`equal_time_chunks`, else ValueError.
+
+    >>> even_time_chunks(1000, 4, quadratic_s=1.0, linear_s=0.0)         # 1000 √(i/4)
+    array([500, 207, 159, 134])
+    """
+    subject = "even_time_chunks"
+    n, m = _one(subject, n_tokens=n_tokens), _one(subject, n_chunks=n_chunks)
+    if m > n:
+        raise ValueError(f"{subject}: n_chunks is {m}; allowed: at most n_tokens, {n}")
+    a, b = _law(subject, quadratic_s, linear_s)
+    c = np.arange(1, m + 1) / m * (a * n * n + b * n)
+    # the positive root, a = 0 included; every cut leaves at least a token for each chunk before and behind it
+    ends = np.round(2 * c / (b + np.sqrt(b * b + 4 * a * c))).astype(np.int64)
+    i = np.arange(1, m + 1)
+    ends = np.minimum(np.maximum.accumulate(ends - i), n - m) + i
+    return np.diff(ends, prepend=0)
+
+
+def _law(subject: str, quadratic_s: float, linear_s: float) -> tuple[float, float]:
+    a, b = (float(x) for x in not_negative(subject, quadratic_s=quadratic_s, linear_s=linear_s))
+    if a + b == 0:
+        raise ValueError(f"{subject}: quadratic_s and linear_s are 0; allowed: at least one above 0")
+    return a, b
 
 
 class Chunks(NamedTuple):

@@ -28,7 +28,7 @@ def as_floats(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
 
 
 def positive(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
-    """Each value as a float64 array, checked to be finite and above 0.
+    """Each value as a float64 array, checked to be finite and above 0, and to broadcast with the others.
 
     >>> positive("linear", m=[1, 2])
     [array([1., 2.])]
@@ -41,11 +41,12 @@ def positive(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
         if array.size and not (np.min(array) > 0 and np.max(array) < np.inf):
             bad = ~((array > 0) & (array < np.inf))
             raise ValueError(f"{subject}: {name} is {array[bad][0]}{_where(bad)}; allowed: finite numbers above 0")
+    common_shape(subject, **dict(zip(values, arrays, strict=True)))
     return arrays
 
 
 def not_negative(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]:
-    """Each value as a float64 array, checked to be finite and at least 0."""
+    """Each value as a float64 array, checked to be finite and at least 0, and to broadcast with the others."""
     arrays = as_floats(subject, **values)
     for name, array in zip(values, arrays, strict=True):
         if array.size and not (np.min(array) >= 0 and np.max(array) < np.inf):
@@ -53,7 +54,20 @@ def not_negative(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]
             raise ValueError(
                 f"{subject}: {name} is {array[bad][0]}{_where(bad)}; allowed: finite numbers of at least 0"
             )
+    common_shape(subject, **dict(zip(values, arrays, strict=True)))
     return arrays
+
+
+def flags(subject: str, **values: bool) -> None:
+    """Refuses what is not True or False, which Python would take for one.
+
+    >>> flags("gemm_s", bound="no")
+    Traceback (most recent call last):
+    ValueError: gemm_s: bound is 'no'; allowed: True, False
+    """
+    for name, value in values.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{subject}: {name} is {value!r}; allowed: True, False")
 
 
 def common_shape(subject: str, **arrays: NDArray) -> tuple[int, ...]:

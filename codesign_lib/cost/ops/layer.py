@@ -66,7 +66,7 @@ def prefill(
 ) -> dict[str, Work]:
     """``n_new`` tokens behind ``n_prefix`` in each of ``n_batch`` sequences; parts as in :py:func:`decode`.
 
-    Latent attention is absorbed where that takes fewer FLOPs: below
+    Latent attention is absorbed where that takes fewer FLOPs: without selection below
     :py:func:`codesign_lib.cost.ops.attention.latent_crossover` new tokens.
     """
     n, b = positive("layer.prefill", n_new=n_new, n_batch=n_batch)
@@ -133,9 +133,9 @@ def _mixing(mixer: Mixer, b, n, p, precision: Precision, decoding: bool) -> Work
             s = p + n if window is None else np.minimum(p + n, window)
             return attention.latent_decode(s, **sizes, n_batch=b, kv=precision.kv)
         sizes |= dict(d_nope=mixer.d_nope, d_value=mixer.d_value, window_tokens=window, kv=precision.kv)
-        limit = attention.latent_crossover(kv_rank=mixer.kv_rank, d_nope=mixer.d_nope, d_value=mixer.d_value)
-        few, many = (attention.latent_prefill(n, p, **sizes, n_batch=b, absorbed=x) for x in (True, False))
-        return Work(*(np.where(n < limit, x, y) for x, y in zip(_fields(few), _fields(many), strict=True)))
+        absorbed, expanded = (attention.latent_prefill(n, p, **sizes, n_batch=b, absorbed=x) for x in (True, False))
+        cheaper = absorbed.flops < expanded.flops
+        return Work(*(np.where(cheaper, x, y) for x, y in zip(_fields(absorbed), _fields(expanded), strict=True)))
     sizes = dict(n_heads=mixer.n_heads, n_kv_heads=mixer.n_kv_heads, d_head=mixer.d_head, d_value=mixer.d_value)
     sizes |= dict(n_batch=b, kv=precision.kv)
     limits = [x for x in (window, mixer.window_tokens) if x is not None]
@@ -153,9 +153,11 @@ def _compressed(a: CompressedAttention, b, n, p, precision: Precision) -> Work:
     seen = attention.pairs(n, p, window_tokens=a.window_tokens)
     kept = np.minimum(p, a.window_tokens) + n
     if a.tokens_per_entry > 1:
-        far, entries = attention.pairs(n, p) / a.tokens_per_entry, (p + n) / a.tokens_per_entry
-        if a.n_selected_tokens is not None:
-            far, entries = np.minimum(far, n * a.n_selected_tokens), np.minimum(entries, n * a.n_selected_tokens)
+        # each query sees the entries before it, or as many as are selected
+        chosen = None if a.n_selected_tokens is None else a.n_selected_tokens * a.tokens_per_entry
+        far, entries = attention.pairs(n, p, window_tokens=chosen) / a.tokens_per_entry, (p + n) / a.tokens_per_entry
+        if chosen is not None:
+            entries = np.minimum(entries, n * a.n_selected_tokens)
         seen, kept = seen + far, kept + entries
     seen = b * a.n_heads * seen
     moved = b * a.d_head * (precision.kv.bytes_per_element * kept + 2 * BF16.bytes_per_element * a.n_heads * n)

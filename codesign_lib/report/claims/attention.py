@@ -24,22 +24,24 @@ FAR = 10**13
 
 def ladder() -> Iterator[Pair]:
     """FLOP a byte of decoding with a 16-bit cache: from one query head a cached element to 128."""
+    no_rope = 1e-9  # the paper leaves the rotary part out; with it the same division by hand
     rungs = {
-        "mha": (1.0, 0.0, "MHA", partial(_intensity, 64, 64)),
-        "gqa8": (8.0, 0.0, "GQA, 8 query heads a key-value head", partial(_intensity, 64, 8)),
-        "mla": (241.8, 0.1, "MLA, 128 heads", partial(_latent_intensity, 128, 512, 64)),
-        "gla": (
-            128.0,
-            1.0,
-            "GLA-2: 128 heads, two latents of half the rank",
-            partial(_latent_intensity, 64, 256, 1e-9),
-        ),
-    }
-    for key, (value, quantum, what, ours) in rungs.items():
-        claim = Claim(what=what, value=value, unit="FLOP/B", source=LADDER, kind="exact", quantum=quantum)
+        "mha": (1.0, 0.0, "MHA", LADDER, partial(_intensity, 64, 64)),
+        "gqa8": (8.0, 0.0, "GQA, 8 query heads a key-value head", LADDER, partial(_intensity, 64, 8)),
+        "mla": (256.0, 1.0, "MLA, 128 heads, without rotary part", LADDER,
+                partial(_latent_intensity, 128, 512, no_rope)),
+        "mla_rope": (241.8, 0.1, "MLA, 128 heads", "2·128·(2·512 + 64) / (2·(512 + 64))",
+                     partial(_latent_intensity, 128, 512, 64)),
+        "gla": (128.0, 1.0, "GLA-2: 128 heads, two latents of half the rank, without rotary part", LADDER,
+                partial(_latent_intensity, 64, 256, no_rope)),
+        "gla_rope": (115.2, 0.1, "GLA-2: 128 heads, two latents of half the rank", "2·64·(2·256 + 64) / (2·(256 + 64))",
+                     partial(_latent_intensity, 64, 256, 64)),
+        "gta8": (15.06, 0.01, "GTA, 8 query heads a key-value head", f"{LADDER}: (8 + ½) d cached a token, by hand",
+                 _tied_intensity),
+    }  # fmt: skip
+    for key, (value, quantum, what, source, ours) in rungs.items():
+        claim = Claim(what=what, value=value, unit="FLOP/B", source=source, kind="exact", quantum=quantum)
         yield Pair(key=f"ladder/{key}", claim=claim, ours=ours)
-    # printed as about twice GQA; the rotary half of the keys, shared by all heads, is not counted there
-    yield measured("ladder/gta8", "GTA, 8 query heads a key-value head", 16.0, "FLOP/B", LADDER, _tied_intensity)
 
 
 def _intensity(n_heads: int, n_kv_heads: int, kv: str = "bf16") -> float:
@@ -83,7 +85,7 @@ def attention_article() -> Iterator[Pair]:
     yield measured("attention_article/third_roof", "prefill of 16,384 tokens in BF16, gb200 over gb300", value, "×",
                    TABLES, _chip_ratio)  # fmt: skip
     source = "LMSYS, SGLang on GB300 for long contexts, 2026 (github.com/lm-sys/lm-sys.github.io): 277 against 205 ms"
-    yield measured("attention_article/third_roof_128k", "DeepSeek-R1's prefill attention of 131,072, gb200 over gb300",
+    yield measured("attention_article/third_roof_128k", "DeepSeek-R1's prefill of 131,072 in FP8, gb200 over gb300",
                    277 / 205, "×", source, _latent_chip_ratio)  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def _chip_ratio() -> float:
 
 def _latent_chip_ratio() -> float:
     one, two = (
-        latent_kernels.latent_prefill_s(131_072, n_heads=128, chip=c, fmt="bf16", engine="sglang")
+        latent_kernels.latent_prefill_s(131_072, n_heads=128, chip=c, fmt="fp8", engine="sglang")
         for c in ("gb200", "gb300")
     )
     return float(one / two)
@@ -168,9 +170,9 @@ def _latent_ours(chip: str, heads: int) -> float:
 def user_questions() -> Iterator[Pair]:
     """What users asked in public threads about roofs, units and bytes, with the right answer."""
     asked = (
-        ("distinct_experts", "experts that 34 tokens wake, 8 of 256", 169.0, 1.0, "experts", "inference-sim issue 764", partial(_woken, 34, 256, 8)),  # noqa: E501
-        ("distinct_mixtral", "experts that 3 tokens wake, 2 of 8", 4.625, 0.0, "experts", "inference-sim issue 764", partial(_woken, 3, 8, 2)),  # noqa: E501
-        ("causal_chunk", "pairs of 512 tokens behind 8,192", 512 * 8192 + 512**2 / 2, 0.0, "", "Megatron-LM issue 831", partial(_pairs, 512, 8192)),  # noqa: E501
+        ("distinct_experts", "experts that 34 tokens wake, 8 of 256", 169.0, 1.0, "experts", "formula of inference-sim pull 790; TileOPs pull 2127 measured 170", partial(_woken, 34, 256, 8)),  # noqa: E501
+        ("distinct_mixtral", "experts that 3 tokens wake, 2 of 8", 4.625, 0.0, "experts", "inference-sim pull 790, which prints 4.6", partial(_woken, 3, 8, 2)),  # noqa: E501
+        ("causal_chunk", "pairs of 512 tokens behind 8,192", 512 * 8192 + 512**2 / 2, 0.0, "", "n p + n²/2 by hand; Megatron-LM issue 831 asks for the half", partial(_pairs, 512, 8192)),  # noqa: E501
         ("absorbed_v3", "queries from which DeepSeek-V3's latent is expanded", 170.7, 0.1, "tokens", "mlx-lm issue 1817", partial(_crossover, 128, 128)),  # noqa: E501
         ("absorbed_glm", "queries from which GLM-4.7-Flash's latent is expanded", 398.2, 0.1, "tokens", "mlx-lm issue 1817", partial(_crossover, 192, 256)),  # noqa: E501
         ("ep_limit_ib", "dispatch and combine of 32 tokens over one 400 Gb/s NIC", 120.96e-6, 1e-8, "s", LIMIT, partial(_ep_limit, "h100_sxm", True)),  # noqa: E501
@@ -195,7 +197,7 @@ def _crossover(d_nope: int, d_value: int) -> float:
 
 def _ep_limit(chip: str, across: bool) -> float:
     """One byte out and two back for 32 tokens, 9 experts and 7,000 elements, as printed."""
-    return float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across))
+    return float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across, bound=True))
 
 
 def expert_ranks() -> Iterator[Pair]:

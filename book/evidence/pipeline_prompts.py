@@ -1,0 +1,96 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# (evidence-pipeline-prompts)=
+# # Long prompts on pipelines
+#
+# The full tables behind {ref}`the study of chunked pipelines <study-chunked-pipeline>`: every claim, how the H20 cluster
+# comes out with other kernels transferred, every model's pattern over eight stages, and where the time goes.
+
+# %%
+import numpy as np
+
+from codesign_lib.report import claims, plotting, tables
+from codesign_lib.report.claims import prompts
+from codesign_lib.serving import first_token, slicing
+from codesign_lib.serving.layout import Layout
+from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.models import MODELS
+
+K = 1024
+fp4, fp8 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8"), Precision(weights="fp8", activations="fp8", kv="fp8")
+
+# %% [markdown]
+# ## Claims
+#
+# Closed forms, sums by hand and public threads:
+
+# %%
+tables.checks([c for topic in ("bubbles", "slicings", "stage_orders", "sent", "outside") for c in claims.check(topic)])
+
+# %% [markdown]
+# Prompts as others ran them, and the article's figure:
+
+# %%
+tables.checks([c for topic in ("first_tokens", "scaling", "figure9") for c in claims.check(topic)])
+
+# %% [markdown]
+# ## Other kernels on the H20 cluster
+#
+# Qwen3-235B on 32 H20 with one speed fitted on the 128K prompt each time, and the error of the rest. The study's row
+# is the first: the engine that ran, the chip nearest in bandwidth, attention in the cache's BF16. An FP8 cache was not what
+# ran. The last takes every operation's roofline: its fitted number is below one, and is what real kernels lose.
+
+# %%
+variants = {"SGLang's kernels of an H200": {}, "SGLang's of an H100": dict(transfer_from="h100_sxm"), "TensorRT-LLM's of an H200": dict(engine="trtllm"), "SGLang's of an H200, cache in FP8": dict(precision=Precision(weights="fp8_block", activations="fp8_block", kv="fp8")), "roofline": dict(bound=True)}
+speeds = {name: prompts.speed(**other) for name, other in variants.items()}
+sizes = list(prompts.MEASURED_S)[1:]
+errors = {n: [prompts.h20(prompts.QWEN, n, **other).ttft_s / speeds[name] / prompts.MEASURED_S[n] - 1 for name, other in variants.items()] for n in sizes}
+plotting.table({"kernels": variants, "speed": [f"{x:.2f}" for x in speeds.values()]} | {f"{n // K}K": [f"{100 * x:+.1f} %" for x in column] for n, column in errors.items()})
+
+# %% [markdown]
+# Where the time of that prompt goes, in seconds of all stages together, before the fitted speed:
+
+# %%
+found = {n: prompts.h20(prompts.QWEN, n) for n in prompts.MEASURED_S}
+plotting.table({"prompt": [f"{n // K}K" for n in found], "chunks": [x.chunks.size for x in found.values()], "TTFT": [f"{x.ttft_s:.1f}" for x in found.values()], "idle": [f"{100 * x.idle_fraction:.0f} %" for x in found.values()]} | {part: [f"{x.parts_s[part]:.1f}" for x in found.values()] for part in found[128 * K].parts_s})
+
+# %% [markdown]
+# ## Every pattern over eight stages
+#
+# FP8 on GB300, one GPU a stage, chunks of 8K. The split with the least largest stage at 8K tokens: layers of each stage, mean
+# over largest stage at 8K, 128K and 1M, and the first token over that of the best split for each of the two longer prompts.
+# Recurrent, sparse, compressed and chunked attention are at their roofline.
+
+# %%
+lengths = (8 * K, 128 * K, 1024 * K)
+drifts = {name: prompts.drift(name, 8, balanced_at=8 * K, n_input=lengths) for name in MODELS}
+plotting.table({"model": [MODELS[m].title for m in drifts], "layers of each stage": [" ".join(map(str, d.stage_layers)) for d in drifts.values()]} | {f"{n // K}K": [f"{100 * d.balance[i]:.0f} %" for d in drifts.values()] for i, n in enumerate(lengths)} | {f"over best, {n // K}K": [f"{d.over_best[i]:.3f}" for d in drifts.values()] for i, n in enumerate(lengths) if i})
+
+# %% [markdown]
+# ## Equal GPUs, by part
+#
+# 128K tokens on 32 GPUs, tuned chunks: seconds to first token, and the seconds of a mean stage by part.
+
+# %%
+cases = [(dict(model=m, chip=chip, precision=p, n_input=128 * K, layout=Layout(tp_attention=tp, tp_ffn=1 if m == "deepseek_r1" else tp, ep=tp if m == "deepseek_r1" else 1, pp=32 // tp)), tp) for m in ("deepseek_r1", "llama_3_1_405b") for chip, p in (("gb300", fp4), ("h200_sxm", fp8)) for tp in (32, 16, 8, 4, 2, 1)]
+rows = [first_token.first_token(**x, chunks=first_token.tuned_chunks(**x, granule_tokens=2 * K)) for x, _ in cases]
+plotting.table({"model": [MODELS[x["model"]].title for x, _ in cases], "chip": [x["chip"] for x, _ in cases], "layout": [f"TP {tp} × PP {32 // tp}" for _, tp in cases], "chunks": [r.chunks.size for r in rows], "TTFT": [f"{r.ttft_s:.2f}" for r in rows], "idle": [f"{100 * r.idle_fraction:.0f} %" for r in rows]} | {part: [f"{r.parts_s[part] / r.layout.pp:.2f}" for r in rows] for part in rows[0].parts_s})
+
+# %% [markdown]
+# ## Best length of chunks
+#
+# Llama-405B in FP8 on H200, TP 8, by prompt and stages: the best of the powers of two from 1K / seconds with it / with the
+# tuned slicing.
+
+# %%
+grid = {pp: [dict(model="llama_3_1_405b", chip="h200_sxm", precision=fp8, n_input=n * K, layout=Layout(tp_attention=8, tp_ffn=8, pp=pp)) for n in (8, 32, 128, 512, 1024)] for pp in (2, 4, 8, 16)}
+best = {pp: [min((first_token.first_token(**x, chunks=slicing.fixed_chunks(x["n_input"], c)).ttft_s, int(c)) for c in K * 2 ** np.arange(7)) for x in row] for pp, row in grid.items()}
+tuned = {pp: [first_token.first_token(**x, chunks=first_token.tuned_chunks(**x, granule_tokens=max(256, x["n_input"] // 256))).ttft_s for x in row] for pp, row in grid.items()}
+plotting.table({"prompt": ["8K", "32K", "128K", "512K", "1024K"]} | {f"{pp} stages": [f"{c // K}K / {t:.2f} / {u:.2f}" for (t, c), u in zip(best[pp], tuned[pp], strict=True)] for pp in grid})
