@@ -426,8 +426,13 @@ def test_what_is_refused(bad, says):
         decode_step_s("llama_3_1_70b", "gb200", **how | bad)
 
 
-def test_chips_nobody_measured_have_a_bound():
+def test_chips_nobody_measured_have_a_bound_or_another_s_numbers():
     how = dict(layout=Layout(tp_attention=8, tp_ffn=8), batch=8, n_context=4096, precision=IN_FP8)
     with pytest.raises(ValueError, match="allowed: bound=True"):
         decode_step_s("llama_3_1_70b", "mi300x", **how)
     assert 0 < decode_step_s("llama_3_1_70b", "mi300x", **how, bound=True).step_s < 0.01
+    h20 = decode_step_s("llama_3_1_70b", "h20", **how, transfer_from="h200_sxm")
+    h200 = decode_step_s("llama_3_1_70b", "h200_sxm", **how)
+    assert h20.step_s > h200.step_s  # 4.0 against 4.8 TB/s
+    with pytest.raises(ValueError, match="bound=True"):
+        decode_step_s("llama_3_1_70b", "h20", **how, transfer_from="h200_sxm", bound=True)

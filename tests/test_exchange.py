@@ -68,8 +68,8 @@ def test_all_to_all_does_not_grow_with_ranks_and_all_gather_does():
 
 def test_tensor_parallel_experts_end_in_an_all_reduce():
     at = Layout(tp_attention=8, ep=8)
-    assert exchange.experts_s(64, **ROUTED, layout=at, on=GB200) == collectives.all_reduce_s(
-        64 * 7168 * 2, n_ranks=8, chip="gb200", engine="trtllm", transfer_from="gb300"
+    assert exchange.experts_s(64, **ROUTED, layout=at, on=H200) == collectives.all_reduce_s(
+        64 * 7168 * 2, n_ranks=8, chip="h200_sxm", engine="trtllm"
     )
     assert exchange.dense_s(64, 7168, layout=at, n_ranks=8, on=GB200) == exchange.experts_s(
         64, **ROUTED, layout=Layout(tp_attention=8, tp_ffn=8), on=GB200
@@ -126,7 +126,9 @@ def test_ends_and_hand_over_by_hand():
         collectives.all_reduce_s(10 * 8192 * 2, n_ranks=4, chip="gb200", engine="trtllm")
         + collectives.all_gather_s(10 * 128_256 * 2, n_ranks=4, chip="gb200")
     )
-    assert exchange.hand_over_s(10, 8192, layout=at, on=GB200) == pytest.approx(2 * 10 * 8192 * 2 / 900e9)
+    one = collectives.point_to_point_s(10 * 8192 * 2, chip="gb200")
+    assert exchange.hand_over_s(10, 8192, layout=at, on=GB200) == pytest.approx(2 * one)
+    assert exchange.hand_over_s(10, 8192, layout=at, on=BOUND) == pytest.approx(2 * 10 * 8192 * 2 / 900e9)
     # 12 GPUs are more than a domain of H200: over one NIC each
     assert exchange.hand_over_s(10, 8192, layout=at, on=H200) == pytest.approx(2 * 10 * 8192 * 2 / 50e9)
 
@@ -138,6 +140,25 @@ def test_skewed_routing_sends_more_to_the_busiest():
         for r in ("balanced", "skewed")
     )
     assert 1.5 * even < skewed < 5 * even
+
+
+def test_between_the_trays_of_a_rack():
+    ranks = np.array([2, 4, 8, 64])
+    gb300 = collectives.all_reduce_s(2**20, n_ranks=ranks, chip="gb300", engine="trtllm")
+    own = collectives.all_reduce_s(2**20, n_ranks=ranks[:2], chip="gb200", engine="trtllm")
+    np.testing.assert_array_equal(GB200.all_reduce_s(2**20, ranks), [*own, *gb300[2:]])
+    in_sglang = Network(chip=hardware.chip("gb200"), engine="sglang").all_reduce_s(2**20, ranks)
+    np.testing.assert_array_equal(
+        in_sglang, collectives.all_reduce_s(2**20, n_ranks=ranks, chip="gb200", engine="sglang")
+    )
+
+
+def test_numbers_of_another_chip():
+    faster = Network(chip=replace(GB200.chip, link_bytes_per_s=1.8e12, name="x"), transfer_from="gb200")
+    at, many = Layout(dp=16, ep=16), 16 * 4096
+    slow, fast = (exchange.dispatch_combine_s(many, **ROUTED, layout=at, on=x) for x in (GB200, faster))
+    assert 0.5 * slow < fast < 0.6 * slow
+    assert faster.all_reduce_s(2**28, 8) < GB200.all_reduce_s(2**28, 8)
 
 
 def test_beyond_the_domain_the_nics_are_added():

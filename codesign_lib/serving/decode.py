@@ -125,8 +125,8 @@ def decode_step_s(
     as most parts do not depend on the context. Every replica is taken to be as full as the fullest.
 
     Raises ValueError for a layout that the model does not allow (with everything that is wrong with it), sizes that
-    are not whole and above 0, formats and chips without calibration (``bound=True`` has none; ``transfer_from`` as in
-    ``gemm_s``), and another ``routing`` than balanced or skewed. Whether it all fits is a matter of ``memory``.
+    are not whole and above 0, formats and chips without calibration (``bound=True`` has none; ``transfer_from`` takes
+    another chip's, as in ``gemm_s``), another ``routing`` than balanced or skewed. Whether it fits: ``memory``.
 
     >>> in_fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
     >>> tp, helix = Layout(tp_attention=64, tp_ffn=64), Layout(kvp=8, tp_attention=8, tp_ffn=64)
@@ -200,7 +200,7 @@ def _mixing_s(mixer: Mixer, s: NDArray, on: Step) -> NDArray[np.float64]:
     """Cache and state of one layer."""
     tp, kvp = (np.asarray(x, np.float64) for x in (on.layout.tp_attention, on.layout.kvp))
     b, kv = on.n_sequences, on.precision.kv
-    how = dict(n_batch=b, chip=on.chip, fmt=kv, engine=on.engine, bound=on.bound)
+    how = dict(n_batch=b, fmt=kv, **on.kernels)
     if isinstance(mixer, Recurrent):
         one = recurrent.decode(mixer, b)
         return roofline.time_s(
@@ -208,11 +208,14 @@ def _mixing_s(mixer: Mixer, s: NDArray, on: Step) -> NDArray[np.float64]:
         )
     heads, seen = np.ceil(mixer.n_heads / tp), np.ceil(_seen(mixer, s) / kvp)
     if isinstance(mixer, Attention):
-        sizes = dict(n_kv_heads=np.ceil(mixer.n_kv_heads / tp), d_head=(mixer.d_head + mixer.d_value) / 2)
+        sizes = dict(n_kv_heads=np.ceil(mixer.n_kv_heads / tp), d_head=mixer.d_head, d_value=mixer.d_value)
         time_s = attention_decode_s(seen, n_heads=heads, **sizes, **how)
         if np.any(on.n_each > 1):  # more queries read the same cache: free until the arithmetic takes longer
             time_s = np.maximum(
-                time_s, attention_decode_s(seen, n_heads=heads * on.n_each, **sizes, **how | {"bound": True})
+                time_s,
+                attention_decode_s(
+                    seen, n_heads=heads * on.n_each, **sizes, **how | {"bound": True, "transfer_from": None}
+                ),
             )
     else:
         latent = isinstance(mixer, LatentAttention)

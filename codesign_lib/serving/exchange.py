@@ -14,13 +14,15 @@ model's size d travel, except where said.
 
 Dispatch and combine follow TensorRT-LLM's one-sided kernels, published for GB200 at EP 8 to 64: on chips with the same
 links (NVLink 5) its three numbers are interpolated in log₂ EP and held at the ends; elsewhere it is NCCL's all-to-all.
-Inside the scale-up domain the collectives are measured. **Beyond it nothing is**: to the time of one full domain the
-bound of the NICs is added, a guess that flatters. Ignored: overlap with computation (but HOP-B's, in ``decode``).
+Inside the scale-up domain the collectives are measured, or follow from what is: TensorRT-LLM's all-reduce between the
+trays of a GB200 rack from a GB300's, NCCL's from rings of up to eight. **Beyond it nothing is**: to the time of one
+full domain the bound of the NICs is added, a guess that flatters. Ignored: overlap with computation (but HOP-B's, in
+``decode``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,13 +32,14 @@ from codesign_lib.cost.ops import moe
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import BF16, Format
 from codesign_lib.specs.hardware import Chip
+from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.hf_config.fields import Ffn
 
 ONE_SIDED = ("gb200", "gb300", "b200_sxm", "b300_sxm")
 """Chips with the links of the one on which one-sided dispatch and combine were published."""
 ONE_SIDED_EP = (8, 16, 32, 64)
-RACKS = {"gb200": "gb300"}
-"""TensorRT-LLM's all-reduce beyond one tray of a rack was measured on one chip; the other has the same links."""
+RACK_NUMBERS = {"gb200": "gb300"}
+"""Whose multi-node all-reduce stands for a rack that nobody measured: one with the same links."""
 LSE_BYTES = 8
 """Bytes a head and token that go with its partial output, maximum and sum of the softmax in FP32."""
 _VECTOR = BF16.bytes_per_element
@@ -44,7 +47,7 @@ _VECTOR = BF16.bytes_per_element
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The links of a chip as an engine uses them; ``bound``: their roofline; ``transfer_from`` as in ``gemm_s``."""
+    """The links of a chip as an engine uses them, with ``transfer_from`` another chip's numbers, or their ``bound``."""
 
     chip: Chip
     engine: str = "trtllm"
@@ -52,8 +55,14 @@ class Network:
     transfer_from: str | None = None
 
     def all_reduce_s(self, n_bytes: ArrayLike, n_ranks: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of one all-reduce."""
-        return self._collective_s("all_reduce", n_bytes, n_ranks, engine=self.engine)
+        """Seconds of one all-reduce, TensorRT-LLM's between the trays of a GB200 rack with a GB300's numbers."""
+        ranks, tray = np.asarray(n_ranks, np.float64), collectives.node_ranks(self.chip)
+        other = RACK_NUMBERS.get(self.transfer_from or self.chip.name)
+        if self.bound or self.engine != "trtllm" or other is None or np.all(ranks <= tray):
+            return self._collective_s("all_reduce", n_bytes, ranks, engine=self.engine)
+        inside = self._collective_s("all_reduce", n_bytes, np.minimum(ranks, tray), engine=self.engine)
+        between = replace(self, transfer_from=other)._collective_s("all_reduce", n_bytes, ranks, engine=self.engine)
+        return np.where(ranks > tray, between, inside)
 
     def all_gather_s(self, n_bytes: ArrayLike, n_ranks: ArrayLike) -> NDArray[np.float64]:
         """Seconds of one all-gather."""
@@ -73,14 +82,10 @@ class Network:
             return np.zeros(np.broadcast_shapes(np.shape(n_bytes), ranks.shape))
         if self.bound:
             return collectives.bound_s(operation, n_bytes, n_ranks=ranks, chip=self.chip)
-        domain, tray = self.chip.n_scale_up, collectives.node_ranks(self.chip)
-        form, how = getattr(collectives, f"{operation}_s"), how | dict(chip=self.chip)
-        within, rack = np.minimum(ranks, domain), RACKS.get(self.chip.name)
-        if how.get("engine") == "trtllm" and rack and self.transfer_from is None and np.any(ranks > tray):
-            near = form(n_bytes, n_ranks=np.minimum(ranks, tray), **how)
-            inside = np.where(ranks > tray, form(n_bytes, n_ranks=within, transfer_from=rack, **how), near)
-        else:
-            inside = form(n_bytes, n_ranks=within, transfer_from=self.transfer_from, **how)
+        domain = self.chip.n_scale_up
+        inside = getattr(collectives, f"{operation}_s")(
+            n_bytes, n_ranks=np.minimum(ranks, domain), chip=self.chip, transfer_from=self.transfer_from, **how
+        )
         if np.all(ranks <= domain):
             return inside
         beyond = collectives.bound_s(operation, n_bytes, n_ranks=np.maximum(ranks, domain + 1), chip=self.chip)
@@ -157,10 +162,10 @@ def dispatch_combine_s(
     moved = here * groups * layout.tp_ffn * width * share
     total = np.zeros(np.broadcast_shapes(np.shape(moved), stage.shape))
     for phase, size in (("dispatch", activations.bytes_per_element), ("combine", _VECTOR)):
-        if on.bound or on.chip.name not in ONE_SIDED:
+        if on.bound or (on.transfer_from or on.chip.name) not in ONE_SIDED:
             total = total + on.all_to_all_s(moved * size, stage)
         else:
-            floor_s, offset_s, second = _one_sided(phase, stage)
+            floor_s, offset_s, second = _one_sided(phase, stage, on.chip)
             seconds = np.maximum(floor_s, offset_s + second * moved * size)
             beyond = 0.0
             if np.any(stage > on.chip.n_scale_up):
@@ -170,12 +175,13 @@ def dispatch_combine_s(
     return np.where(stage > 1, total, 0.0)
 
 
-def _one_sided(phase: str, ranks: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+def _one_sided(phase: str, ranks: NDArray, chip: Chip) -> tuple[NDArray, NDArray, NDArray]:
     """Floor, offset and seconds a byte, between the published numbers of ranks."""
     numbers = [calibration.find(f"moe_{phase}", "gb200", "trtllm", f"ep{ep}").numbers for ep in ONE_SIDED_EP]
     at, known = np.log2(ranks), np.log2(ONE_SIDED_EP)
     floor, offset = (np.interp(at, known, [x[name] for x in numbers]) for name in ("floor_s", "offset_s"))
-    return floor, offset, np.interp(at, known, [1 / x["moved_bytes_per_s"] for x in numbers])
+    slower = as_chip("gb200").link_bytes_per_s / chip.link_bytes_per_s
+    return floor, offset, slower * np.interp(at, known, [1 / x["moved_bytes_per_s"] for x in numbers])
 
 
 def ends_s(n_tokens: ArrayLike, d_model: int, n_vocab: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
@@ -185,15 +191,17 @@ def ends_s(n_tokens: ArrayLike, d_model: int, n_vocab: int, *, layout: Layout, o
 
 
 def hand_over_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
-    """Seconds between the stages of a pipeline, all its hand-overs: ``n_tokens`` of one replica, at least.
+    """Seconds between the stages of a pipeline, all its hand-overs: ``n_tokens`` of one replica.
 
-    Every GPU sends to its counterpart, over the scale-up links where the instance fits into one domain.
+    Every GPU sends to its counterpart: over the scale-up links where the instance fits into one domain, else over one
+    NIC, of which only the bound is known.
     """
     pp = np.asarray(layout.pp, np.float64)
     if np.all(pp == 1):
         return np.zeros(np.broadcast_shapes(np.shape(n_tokens), pp.shape))
     size, across = _VECTOR * d_model * n_tokens, np.asarray(layout.n_gpus) > on.chip.n_scale_up
-    one = collectives.point_to_point_s(size, chip=on.chip, bound=True)
+    how = dict(bound=True) if on.bound else dict(transfer_from=on.transfer_from)
+    one = collectives.point_to_point_s(size, chip=on.chip, **how)
     if np.any(across):
         one = np.where(across, collectives.point_to_point_s(size, chip=on.chip, across=True, bound=True), one)
     return (pp - 1) * one

@@ -42,7 +42,12 @@ class Step:
     @property
     def network(self) -> Network:
         """The links that its collectives run over."""
-        return Network(chip=self.chip, engine=self.engine, bound=self.bound, transfer_from=self.transfer_from)
+        return Network(**self.kernels)
+
+    @property
+    def kernels(self) -> dict[str, object]:
+        """What every kernel takes: chip, engine, and whose numbers."""
+        return dict(chip=self.chip, engine=self.engine, bound=self.bound, transfer_from=self.transfer_from)
 
 
 def linear_s(x: shards.Shard, n_tokens: NDArray[np.float64], on: Step) -> NDArray[np.float64]:
@@ -60,8 +65,7 @@ def linear_s(x: shards.Shard, n_tokens: NDArray[np.float64], on: Step) -> NDArra
             f"linear_s: no calibrated kernel multiplies {inputs.name} activations by {weights.name} weights; "
             "allowed: both in one format, or bound=True (the roofline)"
         )
-    how = dict(chip=on.chip, fmt=weights, engine=on.engine, transfer_from=on.transfer_from)
-    return gemm_s(n_tokens, x.k, n, **how)
+    return gemm_s(n_tokens, x.k, n, fmt=weights, **on.kernels)
 
 
 class FfnTime(NamedTuple):
@@ -91,8 +95,7 @@ def ffn_s(ffn: Ffn, d_model: int, on: Step) -> FfnTime:
     experts = moe_s(
         np.ceil(on.n_all_tokens * computing), d_model=ffn.d_latent or d_model, d_expert=ffn.d_expert,
         n_experts=np.ceil(ffn.n_experts / ep) * ep, n_chosen=ffn.n_active_experts, ep=ep, tp=layout.tp_ffn,
-        gated=ffn.gated, chip=on.chip, fmt=fmt, engine=on.engine, routing=on.routing, bound=on.bound,
-        transfer_from=on.transfer_from,
+        gated=ffn.gated, fmt=fmt, routing=on.routing, **on.kernels,
     )  # fmt: skip
     how = dict(layout=layout, activations=on.precision.activations, routing=on.routing, on=on.network)
     return FfnTime(dense, experts, exchange.experts_s(on.n_all_tokens, ffn, d_model, **how))
