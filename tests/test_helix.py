@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codesign_lib.serving import helix
+from codesign_lib.serving import exchange, helix
+from codesign_lib.serving.layout import Layout
+from codesign_lib.specs import hardware
 
 CHIP = {"chip": "gb200", "fmt": "fp4_payload"}
 CACHE = {"n_batch": 8, "n_kv_heads": 8, "d_head": 128} | CHIP
@@ -96,3 +98,10 @@ def test_refuses_more():
         helix.batchwise_s(8, 2.0, -1.0, overlapped=True)
     with pytest.raises(ValueError, match=r"weight_bytes is 0\.0"):
         helix.attention_dp_tokens(weight_bytes=0, kv_bytes_per_token=1, n_gpus=8)
+
+
+def test_the_exchange_of_a_decode_step_carries_these_bytes():
+    layout, chip = Layout(kvp=8, tp_attention=8, tp_ffn=64), hardware.chip("gb200")
+    bound_s = exchange.merge_s(8, 16, 128, layout=layout, on=exchange.Network(chip=chip, bound=True))
+    sent = helix.exchange_bytes(n_batch=8, n_heads=128, d_value=128, tp=8, kvp=8)
+    assert bound_s * chip.link_bytes_per_s == pytest.approx(sent)

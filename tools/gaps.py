@@ -1,6 +1,6 @@
 """Recorded gaps of measured claims beside today's.
 
-  python tools/gaps.py [TOPIC ...]           every gap that left its record, that has none, or that no claim has any more
+  python tools/gaps.py [TOPIC ...]           every gap that left its record or has none, every record without claim
   python tools/gaps.py --write [TOPIC ...]   and record what is found, for claims that were looked at
 
 A gap that moved is to be understood before it is recorded anew.

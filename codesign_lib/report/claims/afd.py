@@ -62,17 +62,18 @@ def step3_costs() -> Iterator[Pair]:
     costs = published.table("step3_costs")
     for model, part, context, *printed in zip(*(costs[c].tolist() for c in costs.columns), strict=True):
         for on, value in zip(rental.ACCELERATORS, printed, strict=True):
-            what = f"{_title(model)}, {part}{f' at {context:,.0f}' if part == 'attention' else ''}, {on}, $ a million"
+            at = f" at {context:,.0f}" if part == "attention" else ""
+            what = f"{title(model)}, {part}{at}, {rental.accelerator(on)}, $ a million"
             key = f"step3_costs/{model}/{part}/{context:.0f}/{on}"
-            ours = partial(_usd, model, part, context, on)
+            ours = partial(usd, model, part, context, on)
             yield exact(key, what, value, f"{STEP3}, table 6", ours, quantum=COST_QUANTUM)
     for context, row in ((8192, (0.055, 0.068, 0.062)), (32_768, (0.129, 0.211, 0.193))):
         for model, value in zip(("step3", "dsv3", "qwen3_moe"), row, strict=True):
-            what = f"{_title(model)} at {context:,}, each part where it is cheapest, $ a million"
-            ours = partial(_best_usd, model, context)
+            what = f"{title(model)} at {context:,}, each part where it is cheapest, $ a million"
+            ours = partial(best_usd, model, context)
             yield exact(f"step3_costs/best/{model}/{context}", what, value, STEP3, ours, quantum=COST_QUANTUM)
     for on, value in zip(rental.ACCELERATORS, (0.058, 0.007, 0.031, 0.034), strict=True):
-        what = f"least active share of a mixture of H = 7,168 and 61 layers, {on}"
+        what = f"least active share of a mixture of H = 7,168 and 61 layers, {rental.accelerator(on)}"
         ours = partial(rental.least_active_share, 7168, 61, on=on)
         yield exact(f"step3_costs/share/{on}", what, value, STEP3, ours, quantum=1e-3)
 
@@ -82,18 +83,20 @@ def _row(model: str, context: float) -> dict[str, float]:
     return {c: float(t[c][0]) for c in ("attention_flops", "kv_bytes", "linear_flops", "ffn_flops")}
 
 
-def _title(model: str) -> str:
+def title(model: str) -> str:
+    """The name of a model of Step-3's tables."""
     return str(published.table("step3_models").where(name=model)["title"][0])
 
 
-def _usd(model: str, part: str, context: float, on: str) -> float:
+def usd(model: str, part: str, context: float, on: str) -> float:
+    """Dollars a million tokens of a model's attention or ffn at a context, on one accelerator."""
     row = _row(model, context)
     ffn = row.pop("ffn_flops")
     return 1e6 * float(rental.ffn_usd(ffn, on=on) if part == "ffn" else rental.attention_usd(**row, on=on))
 
 
-def _best_usd(model: str, context: float) -> float:
-    parts = [[_usd(model, part, context, on) for on in rental.ACCELERATORS] for part in ("attention", "ffn")]
+def best_usd(model: str, context: float) -> float:
+    parts = [[usd(model, part, context, on) for on in rental.ACCELERATORS] for part in ("attention", "ffn")]
     return sum(min(part) for part in parts)
 
 

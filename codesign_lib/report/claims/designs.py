@@ -208,7 +208,7 @@ def format_rates(interactivity_per_s: float, *, name: str = "1K in, 1K out") -> 
     """DeepSeek-R1's tokens a second and GPU on GB300 at an interactivity, in FP8 (128×128 blocks) and NVFP4.
 
     >>> rates = format_rates(50)
-    >>> bool(1 < rates["nvfp4"] / rates["fp8"] < 2)
+    >>> bool(1 < rates["nvfp4"] / rates["fp8"] < 4)
     True
     """
     n_input, n_output = WORKLOADS[name]

@@ -9,6 +9,7 @@ on 1 to 64 GPUs of one GB200 NVL72; the batch grows by a fifth at a time, and a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from codesign_lib.report.claims.layout import HELIX
 from codesign_lib.report.claims.pair import Pair, measured
 from codesign_lib.serving import exchange, shards
 from codesign_lib.serving.decode import DecodeStep, decode_step_s
+from codesign_lib.serving.families import crossover_tokens as frontier_crossover
 from codesign_lib.serving.families import families
 from codesign_lib.serving.frontier import pareto
 from codesign_lib.serving.layout import Layout, layouts, valid
@@ -106,12 +108,17 @@ def _tied(model: str, setting: str) -> tuple[Layout, NDArray, NDArray]:
 
 
 def fastest(model: str, family: str, *, batch: int, n_context: int, hop_b: bool = False) -> tuple[Layout, DecodeStep]:
-    """The layout of a family that decodes so many sequences fastest among those in which they fit, and its step."""
+    """The layout of a family that decodes so many sequences fastest among those in which they fit, and its step.
+
+    Raises ValueError where they fit in none.
+    """
     every = every_layout(model)
     every = every[families(every)[family]]
     how = dict(batch=batch, n_context=n_context, precision=IN_FP4)
     found = decode_step_s(model, CHIP, layout=every, **how, hop_b=hop_b)
     fits = memory(model, CHIP, layout=every, **how).fits
+    if not np.any(fits):
+        raise ValueError(f"fastest: {batch} sequences of {n_context:,} tokens of {model} fit in no layout of {family}")
     one = every[int(np.argmin(np.where(fits, found.step_s, np.inf)))]
     return one, decode_step_s(model, CHIP, layout=one, **how, hop_b=hop_b)
 
@@ -183,3 +190,30 @@ def _ours(model: str, name: str):
 
 def _both(name: str):
     return lambda: tuple(getattr(factors(m), name) for m in MODELS)
+
+
+def crossover_tokens(
+    model: str,
+    *,
+    batch: int,
+    n_kv_heads: int | None = None,
+    memory_ratio: float = 1.0,
+    link_ratio: float = 1.0,
+    bound: bool = False,
+) -> float:
+    """Context from which the fastest Helix layout of up to 64 GPUs beats the fastest TP layout, without HOP-B.
+
+    With other key-value heads, memory bandwidth or links than the real ones; the two rates with ``bound`` alone.
+    """
+    of, chip = models.model(model), hardware.chip(CHIP)
+    if n_kv_heads is not None:
+        layers = tuple(
+            replace(x, mixers=tuple(replace(m, n_kv_heads=n_kv_heads) for m in x.mixers)) for x in of.config.layers
+        )
+        of = replace(of, config=replace(of.config, layers=layers))
+    rates = {"hbm_bytes_per_s": memory_ratio, "link_bytes_per_s": link_ratio, "link_peer_bytes_per_s": link_ratio}
+    chip = replace(chip, **{name: ratio * getattr(chip, name) for name, ratio in rates.items()})
+    every = every_layout(model)
+    named = families(every)
+    how = dict(ours=every[named["Helix"]], others=every[named["TP"]], batch=batch, precision=IN_FP4, least=16)
+    return frontier_crossover(of, chip, **how, bound=bound)

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from codesign_lib.cost import attention_kernels, collectives, experts, moe_kernels, tiling
+from codesign_lib.cost.ops import moe
 from codesign_lib.report.claims.attention import LIMIT, TABLES
 from codesign_lib.report.claims.pair import Pair, exact, measured
 from codesign_lib.report.claims.roofline import ARTICLE
@@ -23,7 +24,7 @@ DRAFTS = "NVIDIA, Co-designing AI models using speculative decoding for faster L
 BLOG18 = "TensorRT-LLM technical blog 18, one-sided all-to-all"
 EPLB = "TensorRT-LLM technical blog 4, table 1"
 FIGURE1 = dict(n_kv_heads=8, d_head=128, chip="gb200", fmt="fp4_payload")
-"""Helix's figure 1: batch 8, 128 query heads, FFN of 65,536; half a byte an element, 8 TB/s."""
+"""Of the figure with batch 8, 128 query heads and an FFN of 65,536, at half a byte an element and 8 TB/s."""
 
 
 def helix_figure1() -> Iterator[Pair]:
@@ -86,9 +87,17 @@ def expert_limits() -> Iterator[Pair]:
         what = f"expert slots of EP {ranks}, {slots} a rank"
         ours = partial(np.multiply, slots, ranks)
         yield exact(f"expert_limits/slots{slots}", what, 288, EPLB, ours)
+    row = published.table("expert_balance").where(balancer="none")
+    what = "DeepSeek-R1 on 32 ranks without a balancer: tokens of the busiest over the mean"
+    yield measured("expert_limits/busiest", what, 1 + row["rank_imbalance"][0], "×", EPLB, _busiest)
     source = "TensorRT-LLM technical blog 8: a rank's valid tokens, m·c/EP"
     ours = partial(experts.tokens_per_expert, 12, n_experts=32, n_chosen=8)
     yield exact("expert_limits/valid", "12 tokens, 8 choices, EP 32: pairs a rank", 3, source, ours)
+
+
+def _busiest() -> float:
+    """1,024 tokens a rank arrive on average, eight copies of each token: 4,096 tokens in all."""
+    return float(moe.busiest_share(4096, n_experts=256, n_chosen=8, n_ranks=32, routing="skewed"))
 
 
 def _step_limit(chip: str, across: bool) -> float:
@@ -120,7 +129,7 @@ def all_to_all() -> Iterator[Pair]:
 
 
 def _exchange_bound(ep: int) -> float:
-    return float(collectives.point_to_point_s(2 * _sent_bytes(32, ep, "bf16"), chip="gb200"))
+    return float(collectives.point_to_point_s(2 * _sent_bytes(32, ep, "bf16"), chip="gb200", bound=True))
 
 
 def _exchange(ep: int) -> float:
