@@ -74,7 +74,7 @@ titles = {"deepseek_r1": "DeepSeek-R1", "llama_3_1_405b": "Llama-405B"}
 #
 # Look at how far the solid line runs above the dashed one, and at where the measured points leave it.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Frontiers on GB300 in NVFP4, 1,024 tokens in and out, no point beyond 72 GPUs. Lines: our model, solid disaggregated, dashed aggregated. Markers: measured disaggregated runs of DeepSeek-R1 (some with multi-token prediction, which the source does not say); for Llama-405B no public point has both rates.", "name": "fig-frontier"}, "image": {"alt": "Two panels on log axes. For DeepSeek-R1 throughput falls from about 9,000 tokens a second and GPU at 15 tokens a second and user to a few hundred at 150 and below 20 at 240. The disaggregated line lies up to 60 percent above the aggregated one. Measured markers lie near the line up to 60 tokens a second and user and fall to a quarter of it beyond 100. For Llama-405B throughput falls from 2,000 at 13 to a handful at 129."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Frontiers on GB300 in NVFP4, 1,024 tokens in and out, no point beyond 72 GPUs. Lines: our model, solid disaggregated, dashed aggregated. Markers: measured disaggregated runs of DeepSeek-R1 (some with multi-token prediction, which the source does not say); for Llama-405B no public point has both rates.", "name": "fig-frontier"}, "image": {"alt": "Two panels on log axes. For DeepSeek-R1 throughput falls from about 8,000 tokens a second and GPU at 20 tokens a second and user to a few hundred at 100 and about ten at 200. The disaggregated line lies above the aggregated one, most around 60. Measured markers lie near the line up to 60 tokens a second and user and fall to a third of it beyond 80. For Llama-405B throughput falls from 2,000 at 13 to a handful just below 100."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.0), sharey=True)
 for ax, (model, title) in zip(axes, titles.items(), strict=True):
     for mode, dash in (("disaggregated", "-"), ("aggregated", "--")):
@@ -113,7 +113,7 @@ say(f"The area under the frontier from 20 to 200 tokens/s/user grows by {100 * (
 # The article's Figure 2 has four regimes: short or long context, throughput or latency. Ours are the two ends of each
 # frontier. Look at what fills the bars, and at how little of it any one kernel is in the latency regimes.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Shares of a decode step on GB300 in NVFP4 at the two ends of the frontier, 1,024 and 131,072 tokens in. Bars: our model. Marker: attention's share in the article's worked case, whose model it does not name.", "name": "fig-regimes"}, "image": {"alt": "Two groups of four stacked bars. At long context and throughput attention takes 74 percent for DeepSeek-R1 and 62 percent for Llama-405B, and a marker stands at 77 percent. At short context and throughput experts take 40 percent of DeepSeek-R1 and the FFN half of Llama-405B. In the latency regimes projections, FFN, attention, communication and overhead share the step."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Shares of a decode step on GB300 in NVFP4 at the two ends of the frontier, 1,024 and 131,072 tokens in. Bars: our model. Marker: attention's share in the article's worked case, whose model it does not name.", "name": "fig-regimes"}, "image": {"alt": "Two groups of four stacked bars. At long context and throughput attention takes about three quarters of the step for DeepSeek-R1 and two thirds for Llama-405B, and a marker stands at 77 percent. At short context and throughput experts take 40 percent of DeepSeek-R1 and the FFN half of Llama-405B. In the latency regimes projections, FFN, attention, communication and overhead share the step."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.2), sharey=True)
 for ax, (model, title) in zip(axes, titles.items(), strict=True):
     bottom, shares = np.zeros(4), [structure.regime(model, name) for name in structure.REGIMES]
@@ -145,17 +145,18 @@ asked = {"wide or deep": "depth", "experts, many or few": "experts", "MLA, GQA-8
 table({"question": [q for q in asked for _ in chips], "chip": [c for _ in asked for c in chips.values()]} | {f"at {x}": [designs.winners(asked[q], c)[i] for q in asked for c in chips] for i, x in enumerate(goals)})
 
 # %% [markdown]
-# **The fourth prediction is wrong**: depth costs a tenth where throughput counts, because every layer brings its own launches,
-# all-reduces and thin tiles, and its lead grows as the step shrinks. **The fifth is wrong as well**: the gain of NVFP4 is no one number. Cache and
-# communication do not shrink with the weights, so it is small at the slow end; at a fixed interactivity a shorter step lets the batch
-# grow, so it is more than the formats' ratio near the fast end. Fewer and larger experts lead by a few percent everywhere: on speed
-# alone nothing speaks for fine ones. What does is the loss: a published law prices granularity {cite}`krajewski2024granularity`, and
-# a few percent of speed is what it has to be worth. What depth is worth in accuracy is in none of these lines either
-# ({py:func}`codesign_lib.specs.scaling_laws.relative_loss` for models up to 3 B, and no further).
+# **The fourth prediction is wrong**: depth costs a tenth or more where throughput counts, because every layer brings its own launches,
+# all-reduces and thin tiles, and its price grows as the step shrinks. **The fifth is wrong as well**, in kind: on GB300 the answer flips.
+# Where the batch is large NVFP4 leads by little, as cache and communication do not shrink with the weights; at 100 tokens/s/user and beyond
+# FP8 leads, because TensorRT-LLM's NVFP4 kernel has one large tile and does not split k ({ref}`study 2 <study-dimensioning>`), and a shard of few
+# columns leaves most SMs idle. Measured runs agree in sign: on B200 with TP 8 and four requests NVFP4 is the slower one, by less than
+# here. Fewer and larger experts lead by a few percent: on speed alone nothing speaks for fine ones. What does is the loss: a published law prices
+# granularity {cite}`krajewski2024granularity`, and those percent are what it has to be worth. What depth is worth in accuracy is in
+# none of these lines either ({py:func}`codesign_lib.specs.scaling_laws.relative_loss`, for models up to 3 B and no further).
 #
 # Why does the answer on attention flip? Look at where the lines cross, and at the context.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "DeepSeek-R1 with three attentions of equal parameters, decoding alone: one latent (MLA), eight key-value heads (GQA-8), one (GQA-1). Lines: our model. Left and middle 8,192 tokens of context, right a million.", "name": "fig-attention"}, "image": {"alt": "Three panels on log axes. On GB300 at 8,192 tokens GQA-1 lies highest at low interactivity, MLA in the middle, GQA-8 lowest; beyond 150 tokens a second MLA leads. On H200 MLA falls below GQA-8 beyond about 40 tokens a second. On GB300 at a million tokens GQA-1 lies about three times above MLA and MLA about twice above GQA-8."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "DeepSeek-R1 with three attentions of equal parameters, decoding alone: one latent (MLA), eight key-value heads (GQA-8), one (GQA-1). Lines: our model. Left and middle 8,192 tokens of context, right a million.", "name": "fig-attention"}, "image": {"alt": "Three panels on log axes. On GB300 at 8,192 tokens GQA-1 lies highest, MLA in the middle and GQA-8 lowest until the lines meet near 100 tokens a second. On H200 MLA falls below GQA-8 beyond about 40 tokens a second. On GB300 at a million tokens GQA-1 lies about three times above MLA and MLA about twice above GQA-8."}}
 fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.6))
 for ax, (chip, n) in zip(axes, (("gb300", 8192), ("h200_sxm", 8192), ("gb300", 1_000_000)), strict=True):
     for shade, dash, name in zip(plotting.SERIES, ("-", "--", ":"), designs.DESIGNS["attention"], strict=False):
@@ -169,14 +170,14 @@ axes[0].legend(fontsize=8)
 plt.show()
 
 # %%
-took = {c: {name: 1e3 * sum(designs.part_s("attention", name, c, part, 100) for part in ("attention", "projections")) for name in ("MLA", "GQA-8")} for c in chips}
+took = {name: 1e3 * sum(designs.part_s("attention", name, "h200_sxm", part, 100) for part in ("attention", "projections")) for name in ("MLA", "GQA-8")}
 small, large = ({name: x[1] for name, x in designs.throughputs("attention", "gb300", n_input=n).items()} for n in (8192, 1_000_000))
-say(f"At 50 tokens/s/user on GB300 MLA gives {small['MLA'] / small['GQA-8']:.1f} times the tokens of GQA-8 at 8,192 tokens of context and {large['MLA'] / large['GQA-8']:.1f} times at a million; GQA-1 {small['GQA-1'] / small['MLA']:.1f} and {large['GQA-1'] / large['MLA']:.1f} times those of MLA. At 100 tokens/s/user attention and projections take {took['gb300']['MLA']:.2f} ms of a step with MLA and {took['gb300']['GQA-8']:.2f} ms with GQA-8 on GB300, {took['h200_sxm']['MLA']:.2f} and {took['h200_sxm']['GQA-8']:.2f} ms on H200.")
+say(f"At 50 tokens/s/user on GB300 MLA gives {small['MLA'] / small['GQA-8']:.1f} times the tokens of GQA-8 at 8,192 tokens of context and {large['MLA'] / large['GQA-8']:.1f} times at a million; GQA-1 {small['GQA-1'] / small['MLA']:.1f} and {large['GQA-1'] / large['MLA']:.1f} times those of MLA. On eight H200 at 100 tokens/s/user, four requests on the same layout, attention and projections take {took['MLA']:.2f} ms of a step with MLA and {took['GQA-8']:.2f} ms with GQA-8.")
 
 # %% [markdown]
 # **The third prediction is wrong.** The cache decides where the batch is large: there MLA leads eight heads by its bytes. Where one user counts
 # the batch is a handful, the cache a small part of what is read, and what is left is a call's own time: MLA has more projections
-# and a kernel that does 128 heads on one latent, which on H200 costs more than eight heads do. One key-value head beats both; what it
+# and a kernel that does all its heads on one latent, which on H200 costs more than eight heads do. One key-value head beats or equals both; what it
 # costs in accuracy is measured (7 B models with one head lose 3.3 points of MMLU to eight heads, and those 4 to a head each
 # {cite}`deepseek2024v2`), so speed alone does not decide.
 
@@ -265,11 +266,11 @@ tables.summary({topic: claims.check(topic) for topic in ("interactivity", "token
 fast = {q: designs.throughputs(asked[q], "gb300") for q in asked}
 depth, few, kv, form = (list(x.values()) for x in fast.values())
 h200 = designs.throughputs("attention", "h200_sxm")
-rates = [served.at(p, 50) for p in points.values()]
+rates, rate = [served.at(p, 50) for p in points.values()], designs.format_rates(50)
 say("\n\n".join([
     f"**Rule 6.1.** If users are to see more than 50 tokens/s, then make the model wide and shallow within what accuracy allows, because 36 layers give {depth[0][1] / depth[1][1]:.2f} times the tokens of 80 at that goal and {depth[0][2] / depth[1][2]:.2f} times at 100, parameters and cache about equal. By our model.",
     f"**Rule 6.2.** If batches are large or contexts long, then a latent cache beats eight key-value heads, because its bytes decide ({kv[0][1] / kv[1][1]:.2f} times the tokens on GB300 at 50 tokens/s/user, {large['MLA'] / large['GQA-8']:.2f} times at a million tokens); on eight H200 it is {h200['MLA'][0] / h200['GQA-8'][0]:.2f} times at 20 and {h200['MLA'][2] / h200['GQA-8'][2]:.2f} times at 100, where a call's own time decides. By our model.",
-    f"**Rule 6.3.** If a format is chosen for speed, then ask at which interactivity, because NVFP4 gives a dense 70 B model {form[0][0] / form[1][0]:.2f} times FP8's tokens at 20 tokens/s/user on GB300, {form[0][1] / form[1][1]:.2f} times at 50 and {form[0][2] / form[1][2]:.2f} times at 100. By our model.",
+    f"**Rule 6.3.** If a format is chosen for speed, then ask at which interactivity and of which engine, because NVFP4 gives a dense 70 B model {form[0][0] / form[1][0]:.2f} times FP8's tokens at 20 tokens/s/user on GB300 and {form[0][2] / form[1][2]:.2f} times at 100 with TensorRT-LLM's kernels, and DeepSeek-R1 {rate['nvfp4'] / rate['fp8']:.1f} times at 50 with SGLang's. By our model.",
     f"**Rule 6.4.** If prompts are long against answers, then read them on GPUs of their own, because they hold decoding up: at 50 tokens/s/user DeepSeek-R1 gives {rates[1] / served.at(shared['8K in, 1K out'], 50):.1f} times the tokens with 8,192 in and 1,024 out, and {rates[2] / served.at(shared['1K in, 8K out'], 50):.2f} times the other way round. By our model.",
     f"**Rule 6.5.** If attention takes most of a step, then leave the FFN alone, because no FFN can make a step with {100 * shares['deepseek_r1']['attention']:.0f} % attention more than {1 / shares['deepseek_r1']['attention']:.2f} times as fast.",
 ]))

@@ -30,6 +30,8 @@ MIXES = MappingProxyType(
     }
 )
 """Formats of the races; SGLang's kernels for an FP8 latent on Hopper are not calibrated."""
+ENGINES = MappingProxyType({"depth": "trtllm", "experts": "sglang", "attention": "sglang", "format": "trtllm"})
+"""Whose kernels: in a rack TensorRT-LLM's all-reduce, for experts those that SGLang takes."""
 FORMAT_MIXES = MappingProxyType(
     {name: Precision(weights=fmt, activations=fmt, kv="fp8") for name, fmt in
      (("NVFP4", "nvfp4"), ("FP8", "fp8"), ("BF16", "bf16"))}
@@ -93,7 +95,7 @@ cache within 30 %; experts and attention: DeepSeek-R1's; format: Llama-70B in th
 
 @cache
 def raced(question: str, design: str, chip: str, *, n_input: int = 8192, n_output: int = 1024) -> Points:
-    """The frontier of one design, decoding alone; SGLang's kernels, tokens of experts skewed.
+    """The frontier of one design, decoding alone, with the ``ENGINES``' kernels, tokens of experts skewed.
 
     >>> len(raced("depth", "80 layers of 8,192", "h200_sxm")) > 5
     True
@@ -102,7 +104,7 @@ def raced(question: str, design: str, chip: str, *, n_input: int = 8192, n_outpu
     mix = FORMAT_MIXES.get(design, MIXES[chip])
     found = frontier.sweep(
         DESIGNS[question][design], chip, n_chips=SIZES[chip], workload=load, precisions=mix,
-        modes=["decode"], engine="sglang", routing="skewed",
+        modes=["decode"], engine=ENGINES[question], routing="skewed",
     )  # fmt: skip
     return frontier.frontier(found)
 
@@ -197,8 +199,8 @@ def loaded(
     n_input, n_output = WORKLOADS[name]
     load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
     found = frontier.sweep(
-        model, chip, n_chips=SIZES[chip], workload=load, precisions=MIXES[chip], modes=[mode], engine="sglang",
-        routing="skewed", n_draft=n_draft, acceptance=0.8,
+        model, chip, n_chips=SIZES[chip], workload=load, precisions=MIXES[chip], modes=[mode],
+        engine="sglang" if model == "deepseek_r1" else "trtllm", routing="skewed", n_draft=n_draft, acceptance=0.8,
     )  # fmt: skip
     return frontier.frontier(found)
 

@@ -101,7 +101,7 @@ def _busiest() -> float:
 
 
 def _step_limit(chip: str, across: bool) -> float:
-    return 2 * 61 * float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across))
+    return 2 * 61 * float(collectives.point_to_point_s((1 + 2) * 32 * 9 * 7000, chip=chip, across=across, bound=True))
 
 
 def _sent_bytes(n_tokens: int, ep: int, fmt: str) -> float:
