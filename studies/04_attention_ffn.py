@@ -110,7 +110,7 @@ say(f"Largest difference between sharded and whole below 10⁻⁹: grouped **{'y
 #
 # Look for the right end of each panel: heads left to a GPU fall from left to right, and in the left panel the time does not follow.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Decode attention of one layer against the tensor parallelism that divides its heads. Left: one latent, 128 heads, batch 8 of 131,072 tokens. Right: 64 query heads on 8 key-value heads, batch 8 of 32,768. Markers: measured (TensorRT-LLM). Lines: ours.", "name": "fig-heads"}, "image": {"alt": "Two panels on log axes. Left, latent: GB300 stays near 230 microseconds from TP 1 to TP 128 except 324 at TP 4; H200 falls from 457 at TP 1 to 296 at TP 2 and is flat after that. Right, grouped: GB300 falls from 158 to 37 microseconds from TP 1 to TP 8 in BF16 and from 85 to 19 in FP8, then both stay flat to TP 64; H200 falls from 266 to 54 and stays flat. Our lines follow within 20 percent, without the bump."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Decode attention of one layer against the tensor parallelism that divides its heads. Left: one latent, 128 heads, batch 8 of 131,072 tokens. Right: 64 query heads on 8 key-value heads, batch 8 of 32,768. Markers: measured (TensorRT-LLM). Lines: ours.", "name": "fig-heads"}, "image": {"alt": "Two panels on log axes. Left, latent: GB300 stays near 230 microseconds from TP 1 to TP 128 except 324 at TP 4; H200 falls from 457 at TP 1 to 296 at TP 2 and is flat after that. Right, grouped: GB300 falls from 158 to 37 microseconds from TP 1 to TP 8 in BF16 and from 85 to 19 in FP8, then both stay flat to TP 64; H200 falls from 266 to 54 and rises to 71 at TP 64. Our lines follow, without the bumps, mostly within 20 percent."}}
 latents, heads = published.table("latent_heads").where(n_batch=8.0, n_tokens=131_072.0, engine="trtllm"), published.table("attention_heads").where(d_head=128.0)
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.2), sharey=True)
 for color, chip, fmt, title in ((plotting.SERIES[0], "gb300", "bf16", "GB300 BF16"), (plotting.SERIES[1], "gb300", "fp8", "GB300 FP8"), (plotting.SERIES[4], "h200_sxm", "bf16", "H200 BF16")):
@@ -129,7 +129,7 @@ plt.show()
 
 # %% [markdown]
 # **The first prediction holds for grouped heads, and for the latent on GB300 but for one point.** At 32 heads a GPU
-# (TP 4) both engines take about 40 % longer, on every Blackwell chip; our model has no such bump. On H200 128 heads in
+# (TP 4) TensorRT-LLM takes about 40 % longer, and SGLang is slower there too ({ref}`all rows <evidence-attention-ffn>`); our model has no such bump. On H200 128 heads in
 # BF16 have 242 FLOP a byte, above its ridge: there TP 2 does help. The law behind both panels is the intensity, here in FLOP a
 # byte on one GPU for Llama-3.1-405B and 32K tokens. Look at which column changes.
 
@@ -166,7 +166,7 @@ plt.show()
 
 # %% [markdown]
 # What a layout breaks is said all at once, with the nearest numbers that work: `layout.violations`. TP cuts experts thin: a rank
-# of 2,048 / 64 = 32 columns is padded to 128 in tiles of that width. Experts that are spread stay whole, on any number of GPUs, some holding one more than others. This is geometry; the
+# of 2,048 / 64 = 32 columns is padded to 128 in tiles of that width. Experts that are spread stay whole, on any number of GPUs, some holding one more than others. A pipeline takes any number of stages up to the layers. This is geometry; the
 # time of thin slices is in {ref}`study 2 <study-dimensioning>`.
 #
 # ## Wide expert parallelism
@@ -276,7 +276,7 @@ plt.show()
 #
 # All layouts and batches that fit, 1 to 64 GPUs, 1M tokens. Look where Helix leaves the others, and that it does not at the left end.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Tokens a second and GPU against tokens a second and user, decoding with 1M tokens of context on 1 to 64 GB200: the best points of each family. Ours; the paper prints no absolute numbers.", "name": "fig-frontier"}, "image": {"alt": "Two panels, DeepSeek-R1 and Llama-405B. In DeepSeek-R1 TP ends at 72 tokens per second and user, EP at 53, tied KVP at 80, Helix at 106, where it still has 3 tokens per second and GPU; EP has most tokens per second and GPU at the left, 91. In Llama-405B TP and PP end at 51, tied KVP at 55, Helix at 57, and at 45 tokens per second and user Helix serves twice what TP does."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Tokens a second and GPU against tokens a second and user, decoding with 1M tokens of context on 1 to 64 GB200: the best points of each family. Ours; the paper prints no absolute numbers.", "name": "fig-frontier"}, "image": {"alt": "Two panels, DeepSeek-R1 and Llama-405B. In DeepSeek-R1 TP ends at 72 tokens per second and user, EP at 53, tied KVP at 80, Helix at 106, where it still has 3 tokens per second and GPU; at the left EP and Helix both reach about 92 tokens per second and GPU. In Llama-405B TP and PP end at 51, tied KVP at 55, Helix at 57, and at 45 tokens per second and user Helix serves twice what TP does."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.2))
 for ax, m in zip(axes, (r1, llama), strict=True):
     for color, dash, family in zip(plotting.SERIES, (":", "-.", "--", (0, (5, 1)), "-"), ("PP", "TP", "EP", "tied KVP", "Helix"), strict=False):
@@ -288,8 +288,8 @@ fig.legend(*axes[0].get_legend_handles_labels(), ncols=5, fontsize=8, loc="outsi
 plt.show()
 
 # %% [markdown]
-# Data-parallel attention has the most tokens a GPU in DeepSeek-R1 as long as nobody is in a hurry; pipelines do in Llama.
-# Helix wins where a user waits for tokens. *Tied KVP* divides the cache and leaves the FFN on a few GPUs, as systems before
+# As long as nobody is in a hurry Helix gains nothing: with HOP-B it just equals data-parallel attention in DeepSeek-R1 and a pipeline in Llama.
+# It wins where a user waits for tokens. *Tied KVP* divides the cache and leaves the FFN on a few GPUs, as systems before
 # Helix did. The six factors of the paper, which come from a simulator of its authors, in three settings of ours:
 # calibrated kernels with an FP8 cache; the same with half the tokens, which has the bytes of the paper's FP4 cache; the roofline
 # with FP4 everywhere and no latency. And kernels once more with tied KVP among the rest. Helix over the rest: most tokens/s/user; most tokens/s/GPU at equal
@@ -311,7 +311,8 @@ table({"model": [m.title for m in (r1, llama) for _ in what], "factor": 2 * what
 # * *Throughput* is a ratio where the other curve ends and falls steeply: whether tied KVP is among the others moves it by
 #   1.6 to 1.9. The paper's text compares with TP, PP and EP.
 # * *Settings.* Half the bytes shrink what Helix can save; the launches and latencies stay. The roofline has no price for
-#   a division at all. The truth of an FP4 cache lies between the first two, for no kernel reads one in the public tables.
+#   a division at all. What an FP4 cache does should lie between the first two; no kernel of the
+#   public tables reads one.
 #
 # Below which context does Helix stop helping? The fastest of its layouts against the fastest of TP's, up to 64 GPUs,
 # every exchange paid and HOP-B off; then with one thing changed. The last rows are rooflines: measured kernels
@@ -327,7 +328,7 @@ table({"Helix beats TP from, tokens": titles} | {m.title: [f"{x:,.0f}" if x == x
 # Below its line TP wins: it has fewer exchanges to pay. More sequences bring the line down, because the cache grows with them and weights and
 # launches do not; more key-value heads push it up, as TP can then divide them itself; faster memory pushes it up, faster
 # links bring it down. By bytes alone Figure 1 has cache and weights even at 231,424 tokens. The paper names 4K as the
-# context below which Helix turns into data-parallel attention; ours are that low only in large batches.
+# context below which Helix turns into data-parallel attention; ours come near that only in large batches.
 #
 # ## Smaller experts, longer drafts
 #

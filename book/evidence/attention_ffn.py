@@ -22,7 +22,7 @@ from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import afd as apart
 from codesign_lib.report.claims import helix_frontier
 from codesign_lib.serving import afd, rental
-from codesign_lib.specs import hardware, published
+from codesign_lib.specs import hardware, models, published
 
 names = ("latent_heads", "attention_heads", "moe_all_to_all", "moe_ranks", "expert_balance", "step3_models", "step3_costs", "step3_accelerators")
 plotting.say("\n".join(f"- **{t.name}**, {t.header['title'].rstrip('.')}. " + "; ".join(f"{key}: {t.header[key]}" for key in ("source", "version", "date", "licence")) for t in map(published.table, names)))
@@ -138,7 +138,7 @@ plotting.table({"transfer": [f"{c:g}" for c, _ in cases], "needed": [float(afd.m
 shown = []
 for name in helix_frontier.MODELS:
     best = helix_frontier.frontier(name, "Helix", hop_b=True)
-    shown += [(name, best, i) for i in [*range(0, best.batch.size, 4), best.batch.size - 1]]
+    shown += [(models.model(name), best, i) for i in sorted({*range(0, best.batch.size, 4), best.batch.size - 1})]
 plotting.table({"model": [name for name, _, _ in shown], "layout": [str(best.layout[i]) for _, best, i in shown], "batch": [best.batch[i] for _, best, i in shown], "tokens/s/user": [f"{best.user_per_s[i]:.1f}" for _, best, i in shown], "tokens/s/GPU": [f"{best.gpu_per_s[i]:.1f}" for _, best, i in shown]})
 
 # %% [markdown]
