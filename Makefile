@@ -61,9 +61,10 @@ $(VENV)/.validation: requirements-validation.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-validation.txt
 	touch $@
 
-$(VENV)-packages/.installed: requirements-packages.txt requirements.txt pyproject.toml
+$(VENV)-packages/.installed: requirements-packages.txt requirements-packages-alone.txt requirements.txt pyproject.toml
 	test -x $(VENV)-packages/bin/python || $(PYTHON) -m venv $(VENV)-packages
 	$(VENV)-packages/bin/python -m pip install --quiet --disable-pip-version-check -e . -r requirements-packages.txt
+	$(VENV)-packages/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-packages-alone.txt
 	touch $@
 
 # notebooks are prerequisites and products: one that was edited is written anew

@@ -42,11 +42,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from codesign_lib.report import claims, plotting, tables
-from codesign_lib.report.claims import designs, served, structure
+from codesign_lib.report.claims import cards, designs, served, structure
 from codesign_lib.report.plotting import say, table
 from codesign_lib.serving import frontier, price
 from codesign_lib.serving.points import PARTS
-from codesign_lib.specs import accuracy, published
+from codesign_lib.specs import published, scores
 
 plotting.style()
 goals, chips, tpot = designs.GOALS, {"gb300": "GB300", "h200_sxm": "H200"}, published.table("validation/tpot")
@@ -199,27 +199,29 @@ table({"work": list(points), "tokens/s/GPU": rate.round(), "aggregated": [f"{ser
 #
 # ## Three axes
 #
-# The same model in two formats: accuracy of the published cards, with the error that the number of questions leaves, against our throughput
-# at 50 tokens/s/user. Look at the error bars before the differences.
+# Accuracy against throughput at a given interactivity, for a format and for a shape: published scores, with the error that the number of
+# questions leaves, over our throughput at 50 tokens/s/user. Look at the error bars before the differences.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "DeepSeek-R1-0528 in FP8 and NVFP4. Across: our throughput on GB300 at 50 tokens/s/user, 1,024 tokens in and out, disaggregated. Up: published accuracy (markers; hollow NVFP4), bars of one binomial standard error.", "name": "fig-accuracy"}, "image": {"alt": "Accuracy from 70 to 100 percent against throughput. For five benchmarks a filled FP8 marker on the left and a hollow NVFP4 marker on the right, joined by a thin line that is nearly level. Error bars are about six points for AIME 2024, three for GPQA-Diamond, two for LiveCodeBench, and small for MMLU-Pro and MATH-500; every difference but that of MMLU-Pro lies within its bar."}}
-scores, rate = published.table("accuracy").where(model="deepseek_r1_0528"), designs.format_rates(50)
-fig, ax = plt.subplots(figsize=(7.0, 4.2))
-for shade, name in zip(plotting.SERIES, ("mmlu_pro", "gpqa_diamond", "lcb", "math500", "aime24"), strict=False):
-    p = [float(scores.where(benchmark=name, variant=v)["score_fraction"][0]) for v in ("fp8", "nvfp4")]
-    error = accuracy.standard_error(p, accuracy.n_questions(name))
-    x = plotting.drawn([rate["fp8"], rate["nvfp4"]])
-    ax.errorbar(x, plotting.drawn(100 * np.array(p)), plotting.drawn(100 * error), color=shade, lw=0.8, capsize=3)
-    for i, variant in enumerate(("fp8", "nvfp4")):
-        plotting.markers(ax, [x[i]], [100 * p[i]], color=shade, hollow=variant == "nvfp4", label="" if i else name)
-ax.set(xlabel="throughput at 50 tokens/s/user (tokens/s/GPU)", ylabel="accuracy (%)")
-ax.legend(fontsize=8, ncols=2)
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Across: our throughput at 50 tokens/s/user, 1,024 tokens in and out. Up: published accuracy, bars of one binomial standard error. Left: DeepSeek-R1-0528 on GB300 in FP8 (filled) and NVFP4 (hollow). Right: Llama-3.1-8B on one H100 in BF16 and its two prunings to the same size, by width and by depth.", "name": "fig-accuracy"}, "image": {"alt": "Two panels. Left, for five benchmarks a filled FP8 marker and a hollow NVFP4 marker at two to three times the throughput, joined by nearly level lines; error bars are about five points for AIME 2024, three for GPQA-Diamond, two for LiveCodeBench and small for MMLU-Pro and MATH-500. Right, from the whole model over the width-pruned to the depth-pruned one throughput grows while MMLU falls by seven points and GSM8K from 49 to 41 and to 17 percent, far beyond the bars."}}
+fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 4.0))
+found, rate = cards.changes("DeepSeek-R1-0528"), designs.format_rates(50)
+for shade, i in zip(plotting.SERIES, np.flatnonzero(np.isin(found.benchmark, designs.SHOWN)), strict=False):
+    y, error = (100 * np.array([a[i], b[i]]) for a, b in ((found.base, found.nvfp4), (found.base_error, found.nvfp4_error)))
+    left.errorbar(plotting.drawn([rate["fp8"], rate["nvfp4"]]), plotting.drawn(y), plotting.drawn(error), color=shade, lw=0.8, capsize=3)
+    plotting.markers(left, [rate["fp8"]], y[:1], color=shade, label=str(found.benchmark[i]))
+    plotting.markers(left, [rate["nvfp4"]], y[1:], color=shade, hollow=True, label="")
+for shade, name in zip(plotting.SERIES, ("MMLU", "GSM8K"), strict=False):
+    x, y, error = designs.pruned_scores(name, 50)
+    right.errorbar(plotting.drawn(x), plotting.drawn(100 * y), plotting.drawn(100 * error), color=shade, lw=0.8, capsize=3)
+    plotting.markers(right, x, 100 * y, color=shade, label=name)
+for ax, title in ((left, "DeepSeek-R1, FP8 or NVFP4"), (right, "Llama-3.1-8B, whole, width, depth")):
+    ax.set(xlabel="throughput (tokens/s/GPU)", ylabel="accuracy (%)", title=title)
+    ax.legend(fontsize=8)
 plt.show()
 
 # %%
-names = ("mmlu_pro", "gpqa_diamond", "lcb", "math500", "aime24")
-apart = {n: float(accuracy.difference_sigmas(*(float(scores.where(benchmark=n, variant=v)["score_fraction"][0]) for v in ("nvfp4", "fp8")), accuracy.n_questions(n))) for n in names}
-say(f"NVFP4 gives {rate['nvfp4'] / rate['fp8']:.2f}× the tokens of FP8 at that goal (the weights' own ratio is {1 / 0.5625:.2f}). Differences in accuracy, in standard errors: " + ", ".join(f"{n} {x:+.1f}" for n, x in apart.items()) + ". None is above two.")
+keep, pruned = np.isin(found.benchmark, designs.SHOWN), designs.pruned_scores("GSM8K", 50)
+say(f"NVFP4 gives {rate['nvfp4'] / rate['fp8']:.2f}× the tokens of FP8 at that goal (the weights' own ratio is {1 / 0.5625:.2f}); it lies lower by {', '.join(f'{z:.1f} ({n})' for n, z in zip(found.benchmark[keep], found.z[keep], strict=True))} standard errors: nothing that these questions can tell. Of the two prunings depth gives {pruned.throughput[2] / pruned.throughput[1]:.1f} times the tokens of width and loses {100 * (pruned.score[1] - pruned.score[2]):.0f} points of GSM8K to it, {scores.difference_z(pruned.score[1], pruned.score[2], 1319):.0f} standard errors. A shape is a trade, this format hardly one.")
 
 # %% [markdown]
 # ## Check

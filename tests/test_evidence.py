@@ -81,3 +81,43 @@ def test_no_computed_number_is_typed(path):
     # decimals, percentages and times are results; sizes and tokens are settings
     text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown").replace("Llama-3.1", "Llama-3")
     assert not re.findall(r"(?<!-)\b\d+\.\d+(?! GHz)|\d+ ?%(?! of the best)|\d+ µs", text)
+
+
+NVFP4 = {name: ROOT / "book" / "evidence" / f"nvfp4_{name}.ipynb" for name in ("errors", "speed", "accuracy", "model")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{median:.2f} / {p90:.2f} / {p999:.2f}",
+        "{slower_percent:.1f} / {above_4_percent:.2f}",
+        "{error_median_percent:.1f} / {error_p90_percent:.1f}",
+    ],
+    ids=["gains", "shares", "errors"],
+)
+def test_every_gain_is_shown_as_committed(text):
+    expected = Counter(figures("validation/gain", text))
+    assert any(Counter(cell for cell in shown(html) if " / " in cell) == expected for html in tables(NVFP4["speed"]))
+
+
+def test_every_comparison_of_packages_is_shown():
+    rows = published.table("validation/nvfp4")
+    html = next(html for html in tables(NVFP4["errors"]) if "values differ" in html)
+    assert Counter(shown(html)[6::7]) == Counter(reason or "–" for reason in rows["reason"].tolist())
+    assert shown(html)[::7] == rows["input"].tolist()
+
+
+def test_every_score_is_shown():
+    rows = published.table("card_scores")
+    html = next(html for html in tables(NVFP4["accuracy"]) if "MMLU-Pro" in html)
+    cells = shown(html)
+    assert cells[::7] == rows["model"].tolist() and cells[1::7] == rows["benchmark"].tolist()
+    assert [cell.split(" ± ")[0] for cell in cells[5::7]] == [f"{100 * x:.2f}" for x in rows["nvfp4_fraction"]]
+
+
+def test_every_trial_of_the_model_is_shown():
+    html = next(html for html in tables(NVFP4["model"]) if "against NVFP4" in html)
+    assert shown(html)[4::9] == figures("validation/smollm2", "{kl_nats:.4f} ± {kl_nats_se:.4f}")
+    halves = next(html for html in tables(NVFP4["model"]) if "stream" in html)
+    rows = published.table("validation/smollm2_blocks")
+    assert shown(halves)[5::6] == [f"{1e3 * x:.2f}" for x in rows["kl_nats"]]

@@ -11,10 +11,10 @@ LIBRARY = Path(__file__).resolve().parent.parent / "codesign_lib"
 WINGS = {
     "specs": [
         {"formats", "quantities"},
-        {"published", "hf_config"},
+        {"published", "hf_config", "scores"},
         {"caches", "patterns", "weights"},
         {"parameters"},
-        {"hardware", "models", "accuracy"},
+        {"hardware", "models"},
         {"scaling_laws"},
     ],
     "cost": [
@@ -22,7 +22,7 @@ WINGS = {
         {"calibration", "experts"},
         {"ops"},
         {"kernels", "attention_kernels", "moe_kernels", "collectives"},
-        {"latent_kernels"},
+        {"latent_kernels", "gain"},
     ],
     "lowbit": [
         {"elements", "blocks"},

@@ -193,7 +193,16 @@ class TestPolicies:
         with pytest.raises(ValueError, match="unknown variant 'te'; known: modelopt, torchao"):
             nvfp4.quantise(np.zeros(16), variant="te")
 
-    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 1e39, [1.0, 2.0]])
+    @pytest.mark.parametrize("bad", ["yes", 1, None])
+    def test_refuses_such_a_pad(self, bad):
+        with pytest.raises(ValueError, match=r"pad is .*; allowed: True, False"):
+            nvfp4.quantise(np.zeros(17), pad=bad)
+
+    def test_refuses_a_masked_array(self):
+        with pytest.raises(ValueError, match="x is a masked array"):
+            nvfp4.quantise(np.ma.array(np.ones(16), mask=[True] + [False] * 15))
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 1e39, [1.0, 2.0], True, "1.0"])
     def test_refuses_such_an_amax(self, bad):
         with pytest.raises(ValueError, match=r"amax is .*; allowed: a finite float32 above 0"):
             nvfp4.quantise(np.zeros(16), amax=bad)

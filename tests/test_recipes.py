@@ -151,7 +151,12 @@ class TestStochastic:
         for seed in range(5):
             assert nvfp4.dequantise(recipes.stochastic(x, seed=seed, headroom=1)) == pytest.approx(x, rel=1e-6)
 
-    @pytest.mark.parametrize("bad", [0, 1.1, -1, np.nan])
+    @pytest.mark.parametrize("bad", [-1, 1.5, True, None])
+    def test_refuses_seeds(self, bad):
+        with pytest.raises(ValueError, match=r"seed is .*; allowed: whole numbers of at least 0"):
+            recipes.stochastic(np.zeros(16), seed=bad)
+
+    @pytest.mark.parametrize("bad", [0, 1.1, -1, np.nan, True, "1"])
     def test_refuses_headroom(self, bad):
         with pytest.raises(ValueError, match="headroom is"):
             recipes.stochastic(np.zeros(16), seed=0, headroom=bad)

@@ -80,3 +80,14 @@ def test_the_pairs_of_the_book_are_found():
     found = {p.name for p in studies.pairs()}
     assert {"01_roofline.py", "linear_gb300.py", "catalogue.py"} <= found
     assert "tidy.py" not in found
+
+
+def test_a_failing_study_is_named_and_the_others_are_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(studies, "ROOT", tmp_path)
+    bad, good = tmp_path / "01_bad.py", tmp_path / "02_good.py"
+    bad.write_text(SOURCE.replace("1 + 1", "1 / 0"), encoding="utf-8")
+    good.write_text(SOURCE, encoding="utf-8")
+    assert studies.main(["run", str(bad), str(good)]) == 1
+    assert good.with_suffix(".ipynb").exists()
+    assert not bad.with_suffix(".ipynb").exists()
+    assert "not written: 01_bad.py" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (ROOT / "studies", ROOT / "book")
@@ -113,10 +114,18 @@ def main(argv: list[str]) -> int:
         print("\n".join(str(p.with_suffix(".ipynb").relative_to(ROOT)) for p in pairs()))
         return 0
     if argv[0] == "run":
+        failed = []
         for py in [Path(a).resolve() for a in argv[1:]] or pairs():
-            run(py)
-            print("executed", py.relative_to(ROOT))
-        return 0
+            name = py.relative_to(ROOT)
+            try:
+                run(py)
+                print("executed", name)
+            except CellControlSignal as error:  # or a timeout; the others are still written
+                failed.append(name)
+                print(f"FAILED {name}\n{error}", file=sys.stderr)
+        if failed:
+            print("not written:", ", ".join(map(str, failed)), file=sys.stderr)
+        return int(bool(failed))
     bad = [message for py in pairs() for message in check(py)]
     bad += [f"{p.relative_to(ROOT)}: no .py beside it" for p in orphans()]
     print("\n".join(bad) or f"{len(pairs())} pairs in step")

@@ -24,6 +24,8 @@ def as_real(subject: str, x: ArrayLike) -> NDArray:
     Traceback (most recent call last):
     ValueError: quantise: x is of dtype uint8; allowed: float16, bfloat16, float32, float64
     """
+    if isinstance(x, np.ma.MaskedArray):
+        raise ValueError(f"{subject}: x is a masked array; allowed: arrays without a mask")
     try:
         x = np.asarray(x)
     except ValueError:  # a ragged list
@@ -37,6 +39,8 @@ def as_real(subject: str, x: ArrayLike) -> NDArray:
 
 def n_blocks(subject: str, x: NDArray, block: int, *, pad: bool) -> int:
     """Blocks along the last axis. A last axis that is no multiple raises ValueError unless ``pad`` fills with zeros."""
+    if not isinstance(pad, bool | np.bool_):
+        raise ValueError(f"{subject}: pad is {pad!r}; allowed: True, False")
     k = x.shape[-1]
     if k % block and not pad:
         raise ValueError(

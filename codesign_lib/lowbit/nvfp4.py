@@ -206,7 +206,8 @@ def encode(y: NDArray[np.float32], *, negative_zero: bool = False) -> NDArray[np
 
 def checked_amax(amax: float, *, zero: bool = False) -> np.float32:
     """The range given by a caller as float32. Raises ValueError unless finite and above 0 (or 0 where ``zero``)."""
-    single = np.ndim(amax) == 0 and abs(float(amax)) <= float(_F32_MAX)
+    number = np.ndim(amax) == 0 and np.asarray(amax).dtype.kind in "iuf"
+    single = number and abs(float(amax)) <= float(_F32_MAX)
     value = np.float32(amax) if single else np.float32(np.nan)
     if not (value > 0 or (zero and value == 0)):
         raise ValueError(f"quantise: amax is {amax!r}; allowed: a finite float32 above 0")

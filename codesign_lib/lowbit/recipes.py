@@ -127,8 +127,10 @@ def stochastic(
     >>> bool(np.abs(means - x).max() < 0.1)
     True
     """
-    if not 0 < headroom <= 1:
+    if not isinstance(headroom, float | int | np.floating) or isinstance(headroom, bool) or not 0 < headroom <= 1:
         raise ValueError(f"stochastic: headroom is {headroom!r}; allowed: above 0, at most 1")
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"stochastic: seed is {seed!r}; allowed: whole numbers of at least 0")
     policy, rng, levels = variant_named("modelopt"), np.random.default_rng(seed), values(E2M1)[:8]
     scale_max = E4M3.largest * headroom
 

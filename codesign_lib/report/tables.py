@@ -114,10 +114,11 @@ def scoreboard(held: Mapping[str, Iterable[Check]]) -> Shown:
 def _value(value: float | Sequence[float], check: Check, prefix: str | None, digits: int) -> str:
     if np.ndim(value):
         return ", ".join(f"{v:.3g}" for v in value)
+    if check.claim.quantum:  # theirs as printed, ours with as many digits, or 4
+        printed = min(len(str(round(abs(check.claim.value) / check.claim.quantum))), 6)
+        digits = printed if digits == 3 else max(digits, printed)
     if check.claim.unit in ("", "×"):
         return f"{value:.{digits}g} {check.claim.unit}".strip()
-    if check.claim.quantum and digits == 3:  # as printed
-        digits = min(len(str(round(abs(value) / check.claim.quantum))), 5)
     return si(value, check.claim.unit, digits, prefix=prefix)
 
 

@@ -17,6 +17,7 @@ from codesign_lib.report.claims import (
     helix_frontier,
     laws,
     layout,
+    nvfp4,
     pipeline,
     roofline,
     served,
@@ -78,6 +79,17 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "scaling": pipeline.scaling,
     "outside": pipeline.outside,
     "figure9": pipeline.figure9,
+    "error_law": nvfp4.error_law,
+    "recipe_errors": nvfp4.recipe_errors,
+    "rotation": nvfp4.rotation,
+    "scale_rounding": nvfp4.scale_rounding,
+    "storage": nvfp4.storage,
+    "nvfp4_questions": nvfp4.nvfp4_questions,
+    "nvfp4_speed": nvfp4.nvfp4_speed,
+    "best_layer": nvfp4.best_layer,
+    "checkpoints": nvfp4.checkpoints,
+    "figure7": nvfp4.figure7,
+    "kv_cache": nvfp4.kv_cache,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from codesign_lib.report.claims.served import at
 from codesign_lib.serving import frontier
 from codesign_lib.serving.layout import Workload
 from codesign_lib.serving.points import Points
-from codesign_lib.specs import models
+from codesign_lib.specs import models, published, scores
 from codesign_lib.specs.formats import Precision
 from codesign_lib.specs.hf_config.fields import Attention, Layer
 from codesign_lib.specs.models import Model
@@ -148,6 +149,8 @@ def winners(question: str, chip: str, **lengths: int) -> list[str]:
     return out
 
 
+SHOWN = ("MMLU-Pro", "GPQA diamond", "LiveCodeBench", "MATH-500", "AIME 2024")
+"""Benchmarks of DeepSeek-R1's card that are shown beside its throughput."""
 PRUNED: Mapping[str, Model] = MappingProxyType(
     {
         "8b": models.MODELS["llama_3_1_8b"],
@@ -168,6 +171,26 @@ def pruned(name: str) -> Points:
     mix = Precision(weights="bf16", activations="bf16", kv="bf16")
     load = Workload(n_input=1024, n_output=1024, n_concurrent=BATCHES)
     return frontier.frontier(frontier.sweep(PRUNED[name], "h100_sxm", n_chips=1, workload=load, precisions=mix))
+
+
+class Scored(NamedTuple):
+    """By model, whole, width, depth: our tokens a second and GPU, the published score, its standard error."""
+
+    throughput: NDArray[np.float64]
+    score: NDArray[np.float64]
+    error: NDArray[np.float64]
+
+
+def pruned_scores(benchmark: str, interactivity_per_s: float) -> Scored:
+    """Published scores of the ``PRUNED`` models beside our throughput at an interactivity.
+
+    >>> pruned_scores("GSM8K", 50).score.tolist()
+    [0.486, 0.412, 0.168]
+    """
+    rows = published.table("shape_accuracy").where(model="minitron_llama_3_1", benchmark=benchmark)
+    score = np.array([float(rows.where(variant=name)["score_fraction"][0]) for name in PRUNED])
+    rate = np.array([at(pruned(name), interactivity_per_s) for name in PRUNED])
+    return Scored(rate, score, scores.standard_error(score, rows["n_questions"][0]))
 
 
 def pruning() -> Iterator[Pair]:
