@@ -106,6 +106,7 @@ def test_prefill_of_one_token_is_decode():
     one = attention.decode(10**6 + 1, **GQA)
     assert chunk.bytes == one.bytes
     assert chunk.flops == pytest.approx(one.flops, rel=1e-6)
+    assert attention.prefill(1, **GQA).flops == attention.decode(1, **GQA).flops / 2  # a token sees half of itself
 
 
 def test_a_window_leaves_the_far_prefix_unread():
@@ -408,6 +409,18 @@ class TestLayer:
         assert ours.flops == 4 * a.d_head * ours.exps
         kept = 8192 + min(8192 / a.tokens_per_entry, 8192 * a.n_selected_tokens)
         assert ours.bytes == a.d_head * 2 * (kept + 2 * a.n_heads * 8192)
+
+    def test_indexers_score_entries_and_mixers_every_sequence(self):
+        config = models.MODELS["deepseek_v4_flash"].config
+        one = next(x for x in config.layers if x.mixers and getattr(x.mixers[0], "indexer", None))
+        x = one.mixers[0].indexer
+        how = dict(n_heads=x.n_heads, d_head=x.d_head, tokens_per_entry=x.tokens_per_entry, n_batch=3)
+        ours = layer.prefill(one, config.d_model, 100, 4096, n_batch=3)["indexing"]
+        assert x.tokens_per_entry > 1 and ours.bytes == attention.index(100, 4096, **how).bytes
+        config = models.MODELS["nemotron_3_super"].config
+        one = next(x for x in config.layers if x.mixers and isinstance(x.mixers[0], Recurrent))
+        single, three = (layer.prefill(one, config.d_model, 100, n_batch=b)["mixing"] for b in (1, 3))
+        assert three.flops == 3 * single.flops and three.bytes == 3 * single.bytes
 
     def test_experts_in_a_latent_size_read_it(self):
         config = models.MODELS["nemotron_3_super"].config

@@ -143,10 +143,14 @@ def tables() -> Iterator[Table]:
                 yield Table("latent_prefill", *key, fmt, rows, form, PREFILL_LIMITS, LEAST_TOKENS)
 
 
+def without_bump(chip: str, rows: pd.DataFrame) -> pd.DataFrame:
+    return rows if chip in HOPPER else rows[~rows.n_heads.isin(BUMP_HEADS)]
+
+
 def fit(t: Table, rows: pd.DataFrame) -> tuple[dict[str, float], int]:
     rows = rows[rows.n_tokens >= t.least_tokens]
-    if t.kernel == "latent_decode" and t.chip not in HOPPER:
-        rows = rows[~rows.n_heads.isin(BUMP_HEADS)]
+    if t.kernel == "latent_decode":
+        rows = without_bump(t.chip, rows)
     rows = rows.sample(N_ROWS, random_state=0) if len(rows) > N_ROWS else rows
     numbers = fitting.solve(lambda x: t.form(rows, x), rows.latency_s.to_numpy(), t.limits)
     return fitting.rounded(numbers), len(rows)

@@ -244,7 +244,8 @@ def form_s(operation: str, size: NDArray, ranks: NDArray, *, link_bytes_per_s: f
     first = numbers["first_s"] + one / (numbers["first_fraction"] * link_bytes_per_s)
     second = numbers["second_s"] + two / (numbers["second_fraction"] * link_bytes_per_s)
     if nccl:
-        time_s = numbers["hop_s"] * (ranks - 1) + (first**-4 + second**-4) ** -0.25
+        a, b = first * first, second * second
+        time_s = numbers["hop_s"] * (ranks - 1) + first * second / np.sqrt(np.sqrt(a * a + b * b))
     else:
         time_s = numbers["hop_s"] * np.log2(ranks) + np.minimum(first, second)
     return np.where(ranks > 1, time_s, 0.0)

@@ -39,7 +39,7 @@ ONE_SIDED = ("gb200", "gb300", "b200_sxm", "b300_sxm")
 """Chips with the links of the one on which one-sided dispatch and combine were published."""
 ONE_SIDED_EP = (8, 16, 32, 64)
 RACK_NUMBERS = {"gb200": "gb300"}
-"""Whose multi-node all-reduce stands for a rack that nobody measured: one with the same links."""
+"""Whose multi-node all-reduce stands for that of a rack which nobody measured but has the same links."""
 LSE_BYTES = 8
 """Bytes a head and token that go with its partial output, maximum and sum of the softmax in FP32."""
 _VECTOR = BF16.bytes_per_element

@@ -46,7 +46,7 @@ class Step:
 
     @property
     def kernels(self) -> dict[str, object]:
-        """What every kernel takes: chip, engine, and whose numbers."""
+        """What every kernel takes, chip, engine and whose numbers."""
         return dict(chip=self.chip, engine=self.engine, bound=self.bound, transfer_from=self.transfer_from)
 
 

@@ -32,7 +32,8 @@ def pairs(
 
     ``window_tokens``: a query sees at most so many tokens (a sliding window, or what sparse attention selects).
     ``chunk_tokens``: it sees its own chunk only, chunks being cut from the start of the context. ``causal=False``
-    counts every new token against all (p + n). Tokens are finite; new ones, window and chunk above 0, else ValueError.
+    counts every new token against all (p + n). As an integral it gives a token half of itself. Tokens are finite; new
+    ones, window and chunk above 0, else ValueError.
 
     >>> float(pairs(1000, 500)), float(pairs(1000, 500, window_tokens=600)), float(pairs(1000, 500, chunk_tokens=500))
     (1000000.0, 595000.0, 250000.0)
