@@ -71,7 +71,7 @@ def flags(subject: str, **values: bool) -> None:
 
 
 def common_shape(subject: str, **arrays: NDArray) -> tuple[int, ...]:
-    """The shape that the arrays broadcast to; ValueError that names every shape where they do not.
+    """The shape that the arrays broadcast to; ValueError that names every shape but scalars' where they do not.
 
     >>> common_shape("linear", m=np.ones((3, 1)), n=np.ones(2))
     (3, 2)
@@ -82,7 +82,7 @@ def common_shape(subject: str, **arrays: NDArray) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*(a.shape for a in arrays.values()))
     except ValueError:
-        shapes = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items())
+        shapes = " and ".join(f"{name} of shape {a.shape}" for name, a in arrays.items() if a.ndim)
         raise ValueError(f"{subject}: {shapes} do not broadcast; allowed: equal lengths, or 1") from None
 
 

@@ -15,11 +15,13 @@ activation functions.
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codesign_lib.cost.blocks import in_blocks
 from codesign_lib.cost.experts import active_experts
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
@@ -55,20 +57,23 @@ def woken(
         return np.minimum(e, m * c)
     if routing == "random":
         return active_experts(m, n_experts=e, n_chosen=c)
+    return in_blocks(partial(_woken_skewed, skew=skew), m, e, c)
+
+
+def _woken_skewed(m: NDArray, e: NDArray, c: NDArray, *, skew: float) -> NDArray:
     low, high, mean, _ = _power_law(m, e, c, skew)
     scale = m * c / (e * mean)
-    low, high = low * scale, high * scale
-    weight = (low ** (1 - skew) - high ** (1 - skew)) / (skew - 1)
+    high = high * scale
+    # chances are differences of powers, which fall with the load
+    first, last = (low * scale) ** (1 - skew), high ** (1 - skew)
 
     def chance(least: float) -> NDArray:
-        return (np.clip(least, low, high) ** (1 - skew) - high ** (1 - skew)) / ((skew - 1) * weight)
-
-    def beyond(least: float) -> NDArray:
-        x = np.clip(least, low, high)
-        return (high ** (2 - skew) - x ** (2 - skew)) / ((2 - skew) * weight) - least * chance(least)
+        return (np.clip(least ** (1 - skew), last, first) - last) / (first - last)
 
     # the sum's far terms are midpoints of an integral
-    rounded = sum(chance(j - 0.5) for j in range(1, NEAR + 1)) + beyond(NEAR)
+    beyond = np.clip(float(NEAR) ** (1 - skew), last, first)
+    mass = (skew - 1) * (high * last - beyond ** ((2 - skew) / (1 - skew))) / ((2 - skew) * (first - last))
+    rounded = sum(chance(j - 0.5) for j in range(1, NEAR + 1)) + mass - NEAR * chance(NEAR)
     awake = e * chance(0.5) + np.maximum(m * c - e * rounded, 0)
     return np.minimum(np.maximum(awake, c), np.minimum(e, m * c))
 
@@ -106,15 +111,18 @@ def busiest_share(
         raise ValueError(f"{subject}: n_ranks is {n:g}; allowed: a divisor of n_experts, {one:g}")
     if routing == "balanced":
         return np.ones(np.broadcast_shapes(m.shape, e.shape, c.shape, ranks.shape))[()]
+    few, where = np.unique(ranks, return_inverse=True)
+    z = np.array([NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0 for r in few])[where]
+    return in_blocks(partial(_busiest_skewed, skew=skew), m, e, c, ranks, z.reshape(ranks.shape))
+
+
+def _busiest_skewed(m: NDArray, e: NDArray, c: NDArray, ranks: NDArray, z: NDArray, *, skew: float) -> NDArray:
     low, high, mean, square = _power_law(m, e, c, skew)
     largest = (low ** (1 - skew) + e / (e + 1) * (high ** (1 - skew) - low ** (1 - skew))) ** (1 / (1 - skew))
-    one, of = np.unique(ranks, return_inverse=True)
-    normal = [NormalDist().inv_cdf((r - 3 / 8) / (r + 1 / 4)) if r > 1 else 0.0 for r in one.tolist()]
-    z = np.array(normal)[of].reshape(ranks.shape)
     variance = np.log1p(np.maximum(square / mean**2 - 1, 0) * ranks / e)
     share = np.where(ranks > 1, np.exp(np.sqrt(variance) * z - variance / 2), 1.0)
     share = np.minimum(share, np.maximum(largest / mean, 1))
-    return np.minimum(np.maximum(share, 1), np.minimum(ranks, np.maximum(e / c, 1)))[()]
+    return np.minimum(np.maximum(share, 1), np.minimum(ranks, np.maximum(e / c, 1)))
 
 
 def _sizes(subject: str, m, n_experts, n_chosen, routing: str, allowed: tuple[str, ...]) -> list[NDArray]:
@@ -138,7 +146,7 @@ def _power_law(m: NDArray, e: NDArray, c: NDArray, skew: float) -> tuple[NDArray
     """Least and greatest load, mean and mean square of the truncated power law, before scaling."""
     few = m * c <= e
     low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * m, 1 + 1e-6))
-    weight, mean, square = ((high**x - low**x) / x for x in (1 - skew, 2 - skew, 3 - skew))
+    weight, mean, square = ((high**x - np.where(few, 0.01**x, 1.0)) / x for x in (1 - skew, 2 - skew, 3 - skew))
     return low, high, mean / weight, square / weight
 
 
