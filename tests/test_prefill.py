@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from codesign_lib.cost import collectives, roofline
+from codesign_lib.cost import calibration, collectives, kernels, latent_kernels, roofline
 from codesign_lib.cost.ops import layer as layer_ops
 from codesign_lib.serving import prefill, volumes
 from codesign_lib.serving.layout import Layout
@@ -88,13 +88,20 @@ def test_replicas_share_experts():
 
 
 def test_expanding_a_latent_prefix_is_paid_for_again():
-    how = dict(n_new=8192, precision=FP8)
-    p = np.array([0, 65_536, 131_072])
-    mla = costs("deepseek_r1", n_prefix=p, **how).parts_s["attention"]
-    pairs = 8192 * p + 8192**2 / 2
-    slope = np.diff(mla) / np.diff(pairs)
-    assert slope[0] == pytest.approx(slope[1], rel=0.03)
-    assert slope[1] * pairs[0] < mla[0] * 1.5
+    n, p = 8192, np.array([0, 131_072])
+    sizes = dict(absorbed=False, chip="gb300", fmt="fp8", n_prefix=p)
+    numbers = calibration.find("latent_prefill", "gb300", "trtllm", "fp8").numbers
+    attending = latent_kernels.latent_prefill_form_s(n, 1, 128, 192, 128, numbers=numbers, **sizes)
+    expanding = [0.0, float(kernels.gemm_s(131_072, 512, 128 * 256, chip="gb300", fmt="fp8"))]
+    found = costs("deepseek_r1", n_new=n, n_prefix=p, precision=FP8).parts_s["attention"]
+    assert found == pytest.approx(61 * (attending + expanding), rel=1e-9)
+    assert expanding[1] > 0.05 * attending[1]
+
+
+def test_sglang_on_hopper_absorbs_and_expands_nothing():
+    how = dict(n_new=8192, n_prefix=131_072, chip="h200_sxm", precision=BF16)
+    absorbed, expanded = (costs("deepseek_r1", engine=e, **how).parts_s["attention"] for e in ("sglang", "trtllm"))
+    assert 2.5 < absorbed / expanded < 4  # 1088 against 320 FLOP a pair and head
 
 
 def test_recurrent_layers_do_not_see_the_prefix():

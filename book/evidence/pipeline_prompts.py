@@ -18,7 +18,6 @@ import numpy as np
 
 from codesign_lib.report import claims, plotting, tables
 from codesign_lib.report.claims import prompts
-from codesign_lib.serving import first_token, slicing
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import Precision
 from codesign_lib.specs.models import MODELS
@@ -79,8 +78,8 @@ plotting.table({"model": [MODELS[m].title for m in drifts], "layers of each stag
 # 128K tokens on 32 GPUs, tuned chunks: seconds to first token, and the seconds of a mean stage by part.
 
 # %%
-cases = [(dict(model=m, chip=chip, precision=p, n_input=128 * K, layout=Layout(tp_attention=tp, tp_ffn=1 if m == "deepseek_r1" else tp, ep=tp if m == "deepseek_r1" else 1, pp=32 // tp)), tp) for m in ("deepseek_r1", "llama_3_1_405b") for chip, p in (("gb300", fp4), ("h200_sxm", fp8)) for tp in (32, 16, 8, 4, 2, 1)]
-rows = [first_token.first_token(**x, chunks=first_token.tuned_chunks(**x, granule_tokens=2 * K)) for x, _ in cases]
+cases = [(dict(model=m, chip=chip, precision=p, n_input=128 * K, layout=prompts.divided(m, tp=tp, pp=32 // tp)), tp) for m in ("deepseek_r1", "llama_3_1_405b") for chip, p in (("gb300", fp4), ("h200_sxm", fp8)) for tp in (32, 16, 8, 4, 2, 1)]
+rows = [prompts.tuned(64, **x) for x, _ in cases]
 plotting.table({"model": [MODELS[x["model"]].title for x, _ in cases], "chip": [x["chip"] for x, _ in cases], "layout": [f"TP {tp} × PP {32 // tp}" for _, tp in cases], "chunks": [r.chunks.size for r in rows], "TTFT": [f"{r.ttft_s:.2f}" for r in rows], "idle": [f"{100 * r.idle_fraction:.0f} %" for r in rows]} | {part: [f"{r.parts_s[part] / r.layout.pp:.2f}" for r in rows] for part in rows[0].parts_s})
 
 # %% [markdown]
@@ -91,6 +90,6 @@ plotting.table({"model": [MODELS[x["model"]].title for x, _ in cases], "chip": [
 
 # %%
 grid = {pp: [dict(model="llama_3_1_405b", chip="h200_sxm", precision=fp8, n_input=n * K, layout=Layout(tp_attention=8, tp_ffn=8, pp=pp)) for n in (8, 32, 128, 512, 1024)] for pp in (2, 4, 8, 16)}
-best = {pp: [min((first_token.first_token(**x, chunks=slicing.fixed_chunks(x["n_input"], c)).ttft_s, int(c)) for c in K * 2 ** np.arange(7)) for x in row] for pp, row in grid.items()}
-tuned = {pp: [first_token.first_token(**x, chunks=first_token.tuned_chunks(**x, granule_tokens=max(256, x["n_input"] // 256))).ttft_s for x in row] for pp, row in grid.items()}
-plotting.table({"prompt": ["8K", "32K", "128K", "512K", "1024K"]} | {f"{pp} stages": [f"{c // K}K / {t:.2f} / {u:.2f}" for (t, c), u in zip(best[pp], tuned[pp], strict=True)] for pp in grid})
+best = {pp: [prompts.best_fixed(K * 2 ** np.arange(7), **x) for x in row] for pp, row in grid.items()}
+tuned = {pp: [prompts.tuned(min(256, x["n_input"] // 256), **x).ttft_s for x in row] for pp, row in grid.items()}
+plotting.table({"prompt": ["8K", "32K", "128K", "512K", "1024K"]} | {f"{pp} stages": [f"{c // K}K / {t.ttft_s:.2f} / {u:.2f}" for (c, t), u in zip(best[pp], tuned[pp], strict=True)] for pp in grid})

@@ -58,7 +58,7 @@ class FirstToken:
 
     @property
     def idle_fraction(self) -> float:
-        """Share of all stages' time until the first token in which they wait: the bubble, whatever its cause."""
+        """The bubble, whatever its cause, as the share of all stages' time until the first token in which they wait."""
         return float(pipeline.idle_fraction(self.stage_s, self.link_s))
 
     @property
@@ -68,7 +68,7 @@ class FirstToken:
 
     @property
     def most_tokens_per_s_per_gpu(self) -> float:
-        """The same with prompts following each other without a gap: the bubble is filled."""
+        """The same with prompts following each other without a gap, so that the bubble is filled."""
         return self._per_gpu(float(pipeline.most_per_s(self.stage_s)))
 
     def _per_gpu(self, prompts_per_s: float) -> float:

@@ -126,10 +126,6 @@ def layer_costs(
     return LayerCosts(kinds_s=parts, order=order)
 
 
-def _how(on: Step) -> dict:
-    return dict(chip=on.chip, engine=on.engine, bound=on.bound, transfer_from=on.transfer_from)
-
-
 def _embedding(model: Model, on: Step) -> dict[str, NDArray]:
     """Rows of the table, a share of the vocabulary on each rank, added up."""
     d = model.config.d_model
@@ -171,7 +167,7 @@ def _mixing_s(mixer: Mixer, d: int, p: NDArray, on: Step) -> NDArray[np.float64]
     if isinstance(mixer, Attention) and mixer.kind != "chunked" and not sparse:
         return attention_prefill_s(
             on.n_tokens, p, n_heads=np.ceil(mixer.n_heads / tp), n_kv_heads=np.ceil(mixer.n_kv_heads / tp),
-            d_head=mixer.d_head, d_value=mixer.d_value, window_tokens=mixer.window_tokens, fmt=kv, **_how(on),
+            d_head=mixer.d_head, d_value=mixer.d_value, window_tokens=mixer.window_tokens, fmt=kv, **on.kernels,
         )  # fmt: skip
     if isinstance(mixer, LatentAttention) and not sparse:
         return _latent_s(mixer, np.ceil(mixer.n_heads / tp), p, on)
@@ -201,6 +197,6 @@ def _latent_s(mixer: LatentAttention, heads: NDArray, p: NDArray, on: Step) -> N
     )
     if not absorbed:
         width = heads * (mixer.d_nope + mixer.d_value)
-        again = gemm_s(np.maximum(p, 1), mixer.kv_rank, width, fmt=on.precision.activations, **_how(on))
+        again = gemm_s(np.maximum(p, 1), mixer.kv_rank, width, fmt=on.precision.activations, **on.kernels)
         time_s = time_s + np.where(p > 0, again, 0.0)
     return np.maximum(time_s, least)

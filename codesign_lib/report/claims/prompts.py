@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -95,8 +95,10 @@ def parabola(n_input: ArrayLike) -> NDArray[np.float64]:
     return a * n * n + b * n
 
 
-def speed_up(case: Served, *, static_tokens: int = 0, n_requests: int = 16) -> float:
-    """Prompts of 128K a second over those of one stage: ``n_requests`` queued, as many chunks in flight as stages.
+def speed_up(case: Served, *, static_tokens: int = 0, n_requests: int = 16, limited: bool = True) -> float:
+    """Prompts of 128K a second over those of one stage, when ``n_requests`` are queued.
+
+    ``limited``: no more chunks are in flight than there are stages, as in SGLang.
 
     >>> round(speed_up(QWEN, n_requests=1), 2) == round(h20(QWEN, pp=1).ttft_s / h20(QWEN).ttft_s, 2)
     True
@@ -104,9 +106,10 @@ def speed_up(case: Served, *, static_tokens: int = 0, n_requests: int = 16) -> f
     many, one = (h20(case, pp=pp, static_tokens=static_tokens) for pp in (None, 1))
     queue = np.zeros(n_requests)
     rates = (
-        float(pipeline.served(x.stage_s, queue, x.link_s, in_flight=x.layout.pp).requests_per_s) for x in (many, one)
+        pipeline.served(x.stage_s, queue, x.link_s, in_flight=x.layout.pp if limited else None).requests_per_s
+        for x in (many, one)
     )
-    return next(rates) / next(rates)
+    return float(next(rates) / next(rates))
 
 
 def wide_tp(case: Served = R1, *, ranks: int = 32) -> float:
@@ -122,6 +125,35 @@ def wide_tp(case: Served = R1, *, ranks: int = 32) -> float:
         for x in (case.layout(1), Layout(tp_attention=ranks, tp_ffn=ranks))
     )
     return narrow / wide
+
+
+def fixed(chunk_tokens: int, *, n_input: int, **how) -> FirstToken:
+    """The first token of a prompt in chunks of one length; ``how`` as in ``first_token``."""
+    return first_token.first_token(n_input=n_input, chunks=slicing.fixed_chunks(n_input, chunk_tokens), **how)
+
+
+def best_fixed(chunk_tokens: Iterable[int], **how) -> tuple[int, FirstToken]:
+    """The length of chunks, of those given, with the earliest first token, and that."""
+    return min(((int(x), fixed(int(x), **how)) for x in chunk_tokens), key=lambda found: found[1].ttft_s)
+
+
+def dynamic(first_tokens: int, *, n_input: int, smoothing: float = 0.75, **how) -> FirstToken:
+    """The first token of a prompt in SGLang's dynamic chunks."""
+    sizes = dict(n_input=n_input, first_tokens=min(first_tokens, n_input), smoothing=smoothing)
+    chunks = first_token.dynamic_chunks(**sizes, **how)
+    return first_token.first_token(n_input=n_input, chunks=chunks, **how)
+
+
+def tuned(n_granules: int = 128, *, n_input: int, **how) -> FirstToken:
+    """The first token of a prompt in the chunks that a search by the exact schedule finds, in so many granules."""
+    chunks = first_token.tuned_chunks(n_input=n_input, granule_tokens=n_input // n_granules, **how)
+    return first_token.first_token(n_input=n_input, chunks=chunks, **how)
+
+
+def divided(model: str, *, tp: int, pp: int) -> Layout:
+    """Stages of ``tp`` GPUs that divide attention; experts are spread over them, a dense FFN is divided."""
+    has_experts = any(f.n_experts for layer in as_model(model).config.layers for f in layer.ffns)
+    return Layout(tp_attention=tp, tp_ffn=1 if has_experts else tp, ep=tp if has_experts else 1, pp=pp)
 
 
 class Drift(NamedTuple):
