@@ -288,11 +288,9 @@ def moe_all_to_all_s(
     if int(ep) > target.n_scale_up:
         raise ValueError(f"{subject}: ep is {ep}; allowed: up to {target.n_scale_up}, the domain of {target.title}")
     numbers = calibration.fitted(subject, kernel, target, "trtllm", f"ep{ep}", transfer_from=transfer_from)
-    rate = numbers["moved_bytes_per_s"]
-    if transfer_from is not None:
-        rate = rate * target.link_bytes_per_s / as_chip(transfer_from).link_bytes_per_s
+    grown = 1.0 if transfer_from is None else target.link_bytes_per_s / as_chip(transfer_from).link_bytes_per_s
     moved = dispatch_bytes(m, ep=int(ep), d_model=h, n_chosen=c, bytes_per_element=width)
-    return np.maximum(numbers["floor_s"], numbers["offset_s"] + moved / rate)
+    return np.maximum(numbers["floor_s"], numbers["offset_s"] + moved / (grown * numbers["moved_bytes_per_s"]))
 
 
 def _nic(c: Chip, subject: str) -> float:
