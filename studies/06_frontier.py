@@ -240,7 +240,7 @@ table({"rows": [f"{tpot['what'][i]}, {tpot['regime'][i]}" for i in keep], "numbe
 # kernel that is slow at few tokens.
 #
 # What served systems show, ours against theirs. A gap is a result. Five of six facts come out: TP first and attention DP later (one doubling too
-# early), NVFP4 no faster than FP8 at TP 8 and four requests, GB300 over GB200 between bandwidth and FP4, a floor that TP hardly lowers
+# early), NVFP4 no faster than FP8 at TP 8 and four requests (yet ahead where DeepSeek-R1 is served to many, by more here than measured), GB300 over GB200 between bandwidth and FP4, a floor that TP hardly lowers
 # (it falls more here than measured), the gap of one latent head. TP 8 slower than TP 4 does not: our all-reduce is too cheap at many requests.
 
 # %%

@@ -26,6 +26,7 @@ MXFP4_EXPERTS = Precision(weights="bf16", activations="bf16", kv="fp8", experts=
 SGLANG, TRTLLM = dict(engine="sglang", routing="skewed"), dict(engine="trtllm", routing="skewed")
 SERVED = {
     ("deepseek_r1", "gb300", "nvfp4", "disagg"): (FP4, (4, 8, 16, 32, 64, 72), SGLANG),
+    ("deepseek_r1", "gb300", "fp8", "disagg"): (FP8_BLOCK, (4, 8, 16, 32, 64, 72), SGLANG),
     ("deepseek_r1", "gb200", "nvfp4", "disagg"): (FP4, (4, 8, 16, 32, 64, 72), SGLANG),
     ("deepseek_r1", "b200_sxm", "nvfp4", "agg"): (FP4, (4, 8), SGLANG),
     ("deepseek_r1", "h200_sxm", "fp8", "agg"): (FP8_BLOCK, (8,), TRTLLM),
@@ -97,7 +98,10 @@ def served() -> Iterator[Pair]:
         rows = served_rows(model, chip, fmt, mode)
         for i in np.unique(np.linspace(0, len(rows) - 1, 5).round().astype(int)).tolist():
             x, y = float(rows["interactivity_per_s"][i]), float(rows["throughput_per_s"][i])
-            key, what = f"served/{model}/{chip}/{mode}/at{x:.0f}", f"{model} on {chip} {fmt}, {mode}, at {x:.0f}/s/user"
+            key, what = (
+                f"served/{model}/{chip}/{fmt}/{mode}/at{x:.0f}",
+                f"{model} on {chip} {fmt}, {mode}, at {x:.0f}/s/user",
+            )
             yield measured(key, what, y, "tokens/s/GPU", ROWS, partial(_at, model, chip, fmt, mode, x))
 
 

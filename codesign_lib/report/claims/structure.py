@@ -8,7 +8,18 @@ from functools import cache, partial
 import numpy as np
 
 from codesign_lib.report.claims.pair import Pair, measured
-from codesign_lib.report.claims.served import FP4, FP8_BLOCK, ROWS, SERVED, SGLANG, measured_tpot_s, tpot_s
+from codesign_lib.report.claims.served import (
+    FP4,
+    FP8_BLOCK,
+    ROWS,
+    SERVED,
+    SGLANG,
+    at,
+    measured_tpot_s,
+    ours_of,
+    served_rows,
+    tpot_s,
+)  # fmt: skip
 from codesign_lib.serving import frontier, memory
 from codesign_lib.serving.layout import Layout, Workload
 from codesign_lib.serving.points import PARTS
@@ -25,6 +36,8 @@ RATIOS = {
 }
 """Ratios of times per output token of Llama-3.1-70B: what, numerator, denominator."""
 WIDE = (4, 8, 16, 32, 64, 72)
+SERVED_AT = 50
+"""Tokens a second and user at which two served formats are compared."""
 
 
 def structure() -> Iterator[Pair]:
@@ -40,6 +53,9 @@ def structure() -> Iterator[Pair]:
         what = f"TPOT less reading the weights, B200 NVFP4, TP {tp} over TP 1"
         value = _floor(measured_tpot_s, tp) / _floor(measured_tpot_s, 1)
         yield measured(f"structure/floor/tp{tp}", what, value, "×", ROWS, partial(_floor_ratio, tp))
+    key = "structure/fp4_fp8/served"
+    what = f"NVFP4 over FP8, DeepSeek-R1 disaggregated on GB300, tokens/s/GPU at {SERVED_AT} tokens/s/user"
+    yield measured(key, what, _formats_measured(), "×", ROWS, _formats_ratio)
     for model, value in (("deepseek_r1", 420_659 / 289_712), ("llama_3_1_405b", 16_104 / 14_774)):
         what = f"{model}, GB300 over GB200, most tokens/s"
         claim = Claim(what=what, value=value, unit="×", source=MLPERF, kind="trend")
@@ -56,6 +72,16 @@ def structure() -> Iterator[Pair]:
     )
     claim = Claim(what=what, value=8.0, unit="×", source=source, kind="trend")
     yield Pair(key="structure/capacity", claim=claim, ours=capacity_ratio)
+
+
+def _formats_measured() -> float:
+    fp4, fp8 = (served_rows("deepseek_r1", "gb300", fmt, "disagg") for fmt in ("nvfp4", "fp8"))
+    return at(fp4, SERVED_AT) / at(fp8, SERVED_AT)
+
+
+def _formats_ratio() -> float:
+    fp4, fp8 = (ours_of("deepseek_r1", "gb300", fmt, "disagg") for fmt in ("nvfp4", "fp8"))
+    return at(fp4, SERVED_AT) / at(fp8, SERVED_AT)
 
 
 def switch_concurrency(chip: str, n_input: int) -> float:
