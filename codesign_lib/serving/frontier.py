@@ -121,7 +121,8 @@ def sweep(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Points:
-    """Every valid layout × batch × format mix × draft length on instances of ``n_chips`` GPUs, as :py:class:`Points`.
+    """Every valid layout × batch × format mix × draft length on instances of ``n_chips`` GPUs, as
+    :py:class:`codesign_lib.serving.points.Points`.
 
     ``workload.n_concurrent`` are the batches; its lengths are single numbers. ``precisions`` by name. ``keep``: the
     ``frontier`` of every format mix, mode and draft length (so each can be compared with each), or ``all`` points that

@@ -32,7 +32,7 @@ MIXES = MappingProxyType(
 )
 """Formats of the races; SGLang's kernels for an FP8 latent on Hopper are not calibrated."""
 ENGINES = MappingProxyType({"depth": "trtllm", "experts": "sglang", "attention": "sglang", "format": "trtllm"})
-"""Whose kernels: in a rack TensorRT-LLM's all-reduce, for experts those that SGLang takes."""
+"""Whose kernels are taken, for experts those of SGLang, else TensorRT-LLM's with its all-reduce in a rack."""
 FORMAT_MIXES = MappingProxyType(
     {name: Precision(weights=fmt, activations=fmt, kv="fp8") for name, fmt in
      (("NVFP4", "nvfp4"), ("FP8", "fp8"), ("BF16", "bf16"))}
@@ -90,8 +90,8 @@ DESIGNS: Mapping[str, Mapping[str, Model]] = MappingProxyType(
         "format": dict.fromkeys(FORMAT_MIXES, models.MODELS["llama_3_1_70b"]),
     }
 )
-"""By question: designs with the same parameters within 1.5 %. Depth: Llama-70B's, with key-value heads that keep the
-cache within 30 %; experts and attention: DeepSeek-R1's; format: Llama-70B in three."""
+"""Designs by question, with the same parameters within 1.5 %. For depth Llama-70B's, with key-value heads that keep
+the cache within 30 %; for experts and attention DeepSeek-R1's; for formats Llama-70B in three."""
 
 
 @cache
@@ -158,7 +158,7 @@ PRUNED: Mapping[str, Model] = MappingProxyType(
         "depth_4b": _llama("depth_4b", 4096, 14_336, 16, 32),
     }
 )
-"""Llama-3.1-8B and its two prunings of the same size: Minitron, arXiv:2408.11796."""
+"""Llama-3.1-8B and its two prunings to one size by Minitron (arXiv 2408.11796)."""
 
 
 @cache

@@ -34,7 +34,7 @@ SERVED = {
     ("llama_3_1_70b", "b200_sxm", "nvfp4", "agg"): (FP4, (1, 2, 4, 8), TRTLLM),
     ("llama_3_1_70b", "h200_sxm", "fp8", "agg"): (FP8, (1, 2, 4, 8), TRTLLM),
 }
-"""Served systems that are held against ours: our formats, numbers of GPUs, and whose kernels."""
+"""Our formats, numbers of GPUs and whose kernels, for every served system that is held against ours."""
 
 
 def interactivity() -> Iterator[Pair]:

@@ -34,7 +34,7 @@ RATIOS = {
     f"tp8_tp4/{chip}/c{b}": (f"TP 8 over TP 4, {chip} {fmt}, {b} requests", (chip, fmt, 8, b), (chip, fmt, 4, b))
     for chip, fmt, b in (("b200_sxm", "nvfp4", 64), ("b200_sxm", "nvfp4", 128), ("h200_sxm", "fp8", 128))
 }
-"""Ratios of times per output token of Llama-3.1-70B: what, numerator, denominator."""
+"""What, numerator and denominator of ratios between times per output token of Llama-3.1-70B."""
 WIDE = (4, 8, 16, 32, 64, 72)
 SERVED_AT = 50
 """Tokens a second and user at which two served formats are compared."""
