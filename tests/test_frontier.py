@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign_lib.serving.decode import decode_step_s
-from codesign_lib.serving.frontier import crossover_tokens, families, pareto
+from codesign_lib.serving.families import crossover_tokens, families
+from codesign_lib.serving.frontier import pareto
 from codesign_lib.serving.layout import layouts
 from codesign_lib.specs import hardware, models
 from codesign_lib.specs.formats import Precision

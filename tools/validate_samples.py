@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 import sample_gemm
+import sample_serving
 import samples
 
 
 def main() -> int:
-    return max(sample_gemm.main(["--check"]), samples.main(["--check"]))
+    return max(x.main(["--check"]) for x in (sample_gemm, samples, sample_serving))
 
 
 if __name__ == "__main__":

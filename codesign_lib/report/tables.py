@@ -92,6 +92,25 @@ def summary(held: Mapping[str, Iterable[Check]]) -> Shown:
     return table(dict(zip(names, zip(*lines, strict=True), strict=True)))
 
 
+def scoreboard(held: Mapping[str, Iterable[Check]]) -> Shown:
+    """Every check of every topic in one table: topic, kind, what, ours, theirs, gap, verdict.
+
+    >>> from codesign_lib.report import claims
+    >>> scoreboard({"peaks": claims.check("peaks")[:1]})
+    topic    kind    claim                                 ours        theirs    gap  verdict
+    -------  ------  ---------------------------  -------------  ------------  -----  ---------
+    peaks    exact   figure 6: GB300 dense, bf16  2.500 PFLOP/s  2.50 PFLOP/s  +0.0%  agrees
+    """
+    lines = [
+        (topic, c.claim.kind, c.claim.what, _value(c.ours, c, None, digits=4), _value(c.claim.value, c, None, digits=3),
+         "–" if c.gap is None else f"{round(c.gap, 3) + 0.0:+.1%}", _verdict(c))
+        for topic, results in held.items()
+        for c in results
+    ]  # fmt: skip
+    names = ("topic", "kind", "claim", "ours", "theirs", "gap", "verdict")
+    return table(dict(zip(names, zip(*lines, strict=True), strict=True)))
+
+
 def _value(value: float | Sequence[float], check: Check, prefix: str | None, digits: int) -> str:
     if np.ndim(value):
         return ", ".join(f"{v:.3g}" for v in value)

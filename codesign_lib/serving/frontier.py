@@ -1,19 +1,47 @@
-"""Many layouts and batches at once: which points no other beats, and from which context one set of layouts wins."""
+r"""Many layouts and batches at once: which points no other beats in interactivity and throughput.
+
+For every number of GPUs, valid layout, batch, format mix and draft length: does it fit, how long does a token take,
+how many tokens does a GPU give. **Aggregated**: prompts between decode steps
+(:py:mod:`codesign_lib.serving.end_to_end`), layouts without kvp. **Disaggregated**
+(:py:mod:`codesign_lib.serving.pools`): decoding alone, in any layout, and as many GPUs reading prompts as keep up:
+
+.. math:: \frac{\text{tokens/s}}{\text{GPU}} = \frac{N\,X}{n_d\,(1 + \text{GPUs that read / GPUs that decode})}
+
+with X requests a second of N output tokens. **Decode**: prompts cost nothing (cached, or counted elsewhere). A point
+fits when every sequence can grow to input + output tokens; points beyond the workload's limits are none.
+
+Kernels of another engine than the one that serves, routing, queueing and everything that the modules below leave out
+are left out here too. Ratios between points are safer than points.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.serving.decode import decode_step_s
-from codesign_lib.serving.layout import Layout
+from codesign_lib.serving import end_to_end, memory, pools
+from codesign_lib.serving.block import Block, points_of
+from codesign_lib.serving.layout import Workload, layouts
+from codesign_lib.serving.points import Points, joined
 from codesign_lib.specs.formats import Precision
 from codesign_lib.specs.hardware import Chip
+from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
+from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import as_floats, positive
 
-PER_OCTAVE = 8
-"""Contexts looked at in every doubling."""
+BLOCK_POINTS = 65_536
+"""Points that are held at a time; what is kept of them is small."""
+MODES = ("aggregated", "disaggregated", "decode")
+GROUPS = ("precision", "mode", "n_draft")
+"""Columns whose every combination keeps a frontier of its own."""
+MORE_CHIPS = (1, 2, 4, 8, 16, 32, 64, 72)
+"""Numbers of GPUs that are looked at when nothing fits."""
 
 
 def pareto(x: ArrayLike, y: ArrayLike) -> NDArray[np.int64]:
@@ -35,69 +63,195 @@ def pareto(x: ArrayLike, y: ArrayLike) -> NDArray[np.int64]:
     return kept[::-1]
 
 
-def families(layout: Layout) -> dict[str, NDArray[np.bool_]]:
-    """Which of the layouts are what papers compare, by name; combinations of them are in none.
+def frontier(points: Points) -> Points:
+    """The points that no other beats in interactivity and throughput, slowest first."""
+    return points[pareto(points["interactivity_per_s"], points["throughput_per_s"])]
 
-    ``TP``: attention by heads, FFN by width or experts, over the same GPUs. ``PP``: that in stages. ``EP``: attention
-    data-parallel, experts spread. ``Helix``: the cache along the sequence, then all GPUs for the FFN.
 
-    >>> {name: of.tolist() for name, of in families(Layout(kvp=[1, 4], tp_attention=[8, 2], tp_ffn=8)).items()}
-    {'TP': [True, False], 'PP': [False, False], 'EP': [False, False], 'Helix': [False, True]}
+def area(points: Points, *, slowest_per_s: float, fastest_per_s: float) -> float:
+    """Area under the frontier between two interactivities: what a product of both is worth, tokens²/s² a user and GPU.
+
+    Under the staircase: at each interactivity the best throughput of a point at least as fast, 0 beyond the fastest.
+
+    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
+    >>> area(p, slowest_per_s=5, fastest_per_s=50)
+    5000.0
     """
-    one = {x: np.broadcast_to(np.asarray(getattr(layout, x)) == 1, layout.shape) for x in ("kvp", "dp", "pp")}
-    spread = np.broadcast_to((np.asarray(layout.tp_attention) == 1) & (np.asarray(layout.tp_ffn) == 1), layout.shape)
-    return {
-        "TP": one["kvp"] & one["dp"] & one["pp"],
-        "PP": one["kvp"] & one["dp"] & ~one["pp"],
-        "EP": one["kvp"] & ~one["dp"] & one["pp"] & spread,
-        "Helix": ~one["kvp"] & one["dp"] & one["pp"],
-    }
+    low, high = (float(x) for x in positive("area", slowest_per_s=slowest_per_s, fastest_per_s=fastest_per_s))
+    kept = frontier(points)
+    edges = np.clip(np.concatenate([[low], kept["interactivity_per_s"]]), low, high)
+    return float(np.sum(np.diff(edges) * kept["throughput_per_s"]))
 
 
-def crossover_tokens(
+def best(points: Points, *, under: Workload) -> int:
+    """Index of the point with the highest throughput within the limits of ``under``.
+
+    A frontier that was reduced keeps the best point for any limit on TPOT; one on TTFT has to be given to the sweep
+    (or ``keep="all"``), else ValueError. So is a limit that nothing meets, with what comes nearest.
+
+    >>> p = Points(columns={"tpot_s": [.01, .02], "ttft_s": [1., 1.], "throughput_per_s": [5., 9.]}, n_tried=2)
+    >>> best(p, under=Workload(n_input=1, n_output=1, n_concurrent=1, tpot_limit_s=0.015))
+    0
+    """
+    if under.ttft_limit_s is not None and points.kept != "all" and points["ttft_s"].max(initial=0) > under.ttft_limit_s:
+        raise ValueError("best: these points were reduced without this limit on TTFT; allowed: give it to sweep")
+    ok = np.ones(len(points), bool)
+    for name, limit in (("tpot_s", under.tpot_limit_s), ("ttft_s", under.ttft_limit_s)):
+        ok &= points[name] <= (np.inf if limit is None else limit)
+    if not ok.any():
+        nearest = ", ".join(f"least {name} {1e3 * points[name].min():.3g} ms" for name in ("tpot_s", "ttft_s"))
+        raise ValueError(f"best: no point keeps the limits; allowed: slower ones ({nearest})")
+    return int(np.argmax(np.where(ok, points["throughput_per_s"], -np.inf)))
+
+
+def sweep(
     model: Model | str,
     chip: Chip | str,
     *,
-    ours: Layout,
-    others: Layout,
-    batch: int,
-    precision: Precision,
-    least: float = 512,
-    most: float = 2**24,
-    **how,
-) -> float:
-    """Context from which the fastest of our layouts decodes ``batch`` sequences faster than the fastest of the others.
+    n_chips: ArrayLike,
+    workload: Workload,
+    precisions: Precision | Mapping[str, Precision],
+    modes: Sequence[str] = ("aggregated",),
+    engine: str = "trtllm",
+    routing: str = "balanced",
+    n_draft: int | Sequence[int] = 0,
+    acceptance: float = 0.0,
+    draft_s: float = 0.0,
+    keep: str = "frontier",
+    progress: bool = False,
+    executor: Executor | None = None,
+) -> Points:
+    """Every valid layout × batch × format mix × draft length on instances of ``n_chips`` GPUs, as
+    :py:class:`codesign_lib.serving.points.Points`.
 
-    Keywords as in ``decode_step_s``. Looked for on eight contexts a doubling between ``least`` and ``most`` and
-    interpolated between two; infinite where the others win at every one, ``least`` where ours do. Where the lead
-    changes more than once it is the last context from which ours keep it. Memory is not asked.
+    ``workload.n_concurrent`` are the batches; its lengths are single numbers. ``precisions`` by name. ``keep``: the
+    ``frontier`` of every format mix, mode and draft length (so each can be compared with each), or ``all`` points that
+    fit. Work is done in blocks of ``BLOCK_POINTS``, reduced at once, so memory stays bounded; ``executor``, any of
+    ``concurrent.futures``, takes the blocks, and a block whose worker died is computed here. ``progress`` shows a bar
+    where tqdm is installed. An interruption returns what was done, with ``complete=False``.
 
-    >>> in_fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8", head="nvfp4")
-    >>> tp, helix = Layout(tp_attention=[64], tp_ffn=64), Layout(kvp=[8], tp_attention=8, tp_ffn=64)
-    >>> how = dict(ours=helix, others=tp, precision=in_fp4)
-    >>> one, many = (crossover_tokens("llama_3_1_405b", "gb200", batch=b, **how) for b in (8, 64))
-    >>> bool(many < one)
-    True
+    Raises ValueError where nothing fits or nothing keeps the limits, with the nearest choice that would, and as the
+    modules below do.
+
+    >>> fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
+    >>> load = Workload(n_input=1024, n_output=1024, n_concurrent=2 ** np.arange(9))
+    >>> found = sweep("llama_3_1_70b", "gb300", n_chips=[1, 2, 4], workload=load, precisions=fp4)
+    >>> found.n_tried, bool((np.diff(found["interactivity_per_s"]) > 0).all())
+    (90, True)
     """
-    low, high = (float(x) for x in positive("crossover_tokens", least=least, most=most))
-    if not low < high or not (ours.shape and others.shape):
-        raise ValueError(
-            f"crossover_tokens: least {least!r}, most {most!r}, ours of shape {ours.shape}, others of {others.shape}; "
-            "allowed: least below most, arrays of layouts"
-        )
-    contexts = np.unique(np.round(np.geomspace(low, high, round(PER_OCTAVE * np.log2(high / low)) + 1)))
-    best = []
-    for layout in (ours, others):
-        step = decode_step_s(
-            model, chip, layout=layout[:, None], batch=batch, n_context=contexts, precision=precision, **how
-        )
-        best.append(np.min(step.step_s, axis=0))
-    lead = np.log(best[1] / best[0])
-    if lead[-1] <= 0:
-        return float(np.inf)
-    behind = np.flatnonzero(lead <= 0)
-    if not behind.size:
-        return float(contexts[0])
-    i = behind[-1]
-    share = lead[i] / (lead[i] - lead[i + 1])
-    return float(np.exp((1 - share) * np.log(contexts[i]) + share * np.log(contexts[i + 1])))
+    of, c, mixes = as_model(model), as_chip(chip), precisions
+    if isinstance(mixes, Precision):
+        mixes = {f"{mixes.weights.name}, KV {mixes.kv.name}": mixes}
+    _check(workload, modes, keep)
+    how = dict(model=of, chip=c, workload=workload, engine=engine, routing=routing, acceptance=acceptance,
+               draft_s=draft_s)  # fmt: skip
+    tasks = [t for name, mix in mixes.items() for t in _tasks(how, n_chips, name, mix, modes, np.atleast_1d(n_draft))]
+    done, complete = [], True
+    try:
+        for points in _shown(_run(partial(_work, keep=keep), tasks, executor), len(tasks), progress):
+            done.append(points)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        complete = False
+    found = _reduced(joined(done, complete=complete), keep)
+    if not len(found) and complete:
+        raise ValueError(_nothing(of, c, n_chips, workload, mixes))
+    return found
+
+
+def _check(workload: Workload, modes: Sequence[str], keep: str) -> None:
+    for name in ("n_input", "n_output", "ttft_limit_s", "tpot_limit_s"):
+        if np.ndim(getattr(workload, name)):
+            raise ValueError(
+                f"sweep: workload.{name} is an array; allowed: one number, only n_concurrent may be several"
+            )
+    if isinstance(modes, str) or not modes or set(modes) - set(MODES):
+        raise ValueError(f"sweep: modes is {modes!r}; allowed: a sequence of {', '.join(MODES)}")
+    if keep not in ("frontier", "all"):
+        raise ValueError(f"sweep: keep is {keep!r}; allowed: frontier, all")
+
+
+def _tasks(
+    how: dict, n_chips: ArrayLike, name: str, mix: Precision, modes: Sequence[str], drafts: NDArray
+) -> Iterator[Block]:
+    model, load = how["model"], how["workload"]
+    every = layouts(n_chips, model, precision=mix)
+    rows = max(1, BLOCK_POINTS // np.size(load.n_concurrent))
+    for mode in modes:
+        pool, some = None, every
+        if mode == "aggregated":
+            some = every[np.asarray(every.kvp) == 1]
+        elif mode == "disaggregated":
+            pool = pools.prefill_pool(
+                model, how["chip"], n_chips=n_chips, n_input=int(load.n_input), precision=mix,
+                engine=end_to_end.KERNELS_OF.get(how["engine"], how["engine"]), routing=how["routing"],
+            )  # fmt: skip
+        for n_draft in drafts.tolist():
+            for first in range(0, len(some), rows):
+                block = some[first : first + rows]
+                yield Block(**how, name=name, precision=mix, mode=mode, layout=block, pool=pool, n_draft=n_draft)
+
+
+def _run(work: Callable, tasks: list[Block], executor: Executor | None) -> Iterator[Points]:
+    if executor is None:
+        yield from map(work, tasks)
+        return
+    futures = [executor.submit(work, task) for task in tasks]
+    try:
+        for task, future in zip(tasks, futures, strict=True):
+            try:
+                yield future.result()
+            except (BrokenExecutor, CancelledError, OSError):  # its worker is gone: nothing is lost
+                yield work(task)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _shown(points: Iterable[Points], total: int, progress: bool) -> Iterable[Points]:
+    if not progress:
+        return points
+    try:
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError:
+        return points
+    return tqdm(points, total=total, unit="block", delay=1.0)
+
+
+def _work(block: Block, keep: str) -> Points:
+    return _reduced(points_of(block), keep)
+
+
+def _reduced(points: Points, keep: str) -> Points:
+    """The frontier of every format mix, mode and draft length; of all points where all are kept, all."""
+    if keep == "all" or not len(points):
+        return replace(points, kept=keep)
+    names = np.stack([points[name].astype(str) for name in GROUPS])
+    _, group = np.unique(names, axis=1, return_inverse=True)
+    rows = [np.flatnonzero(group.ravel() == g) for g in range(group.max() + 1)]
+    kept = [r[pareto(points["interactivity_per_s"][r], points["throughput_per_s"][r])] for r in rows]
+    return replace(points[np.concatenate(kept)], kept=keep)
+
+
+def _nothing(model: Model, chip: Chip, n_chips: ArrayLike, load: Workload, mixes: Mapping[str, Precision]) -> str:
+    """Why no point is left, and the nearest choice that leaves one."""
+    n_context, sizes = int(load.n_input + load.n_output), np.unique(np.ravel(n_chips))
+    head = f"sweep: {model} with {n_context:,} tokens a request on {', '.join(str(n) for n in sizes)} {chip}: "
+    most = {}
+    for name, mix in mixes.items():
+        for n in (*sizes.tolist(), *(m for m in MORE_CHIPS if m > sizes.max())):
+            try:
+                found = layouts(n, model, precision=mix)
+            except ValueError:
+                continue
+            room = memory.max_batch(model, chip, layout=found, n_context=n_context, precision=mix).max()
+            if room >= np.min(load.n_concurrent):
+                most[name] = n
+                break
+    if any(n in sizes for n in most.values()):
+        return head + "no point keeps the limits; allowed: slower ones, fewer requests at once, or other formats"
+    if most:
+        name = min(most, key=most.get)
+        return head + f"nothing fits; nearest that does: {most[name]} of them in {name}"
+    return head + f"nothing fits, nor on {MORE_CHIPS[-1]} of them; allowed: a shorter context, or narrower formats"

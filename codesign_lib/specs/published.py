@@ -194,6 +194,18 @@ def table(name: str) -> Table:
     return Table(name=name, header=MappingProxyType(header), columns=MappingProxyType(columns))
 
 
+def names(folder: str) -> list[str]:
+    """Names of the tables in a folder of ``data/``, sorted.
+
+    >>> "gemm_checks" in names("validation")
+    True
+    """
+    here = files("codesign_lib") / "data" / folder
+    if not here.is_dir():
+        raise ValueError(f"names: no folder {folder!r} in data")
+    return sorted(p.name.removesuffix(".csv") for p in here.iterdir() if p.name.endswith(".csv"))
+
+
 def _typed(cells: list[str]) -> NDArray:
     try:
         column = np.array([float(c) for c in cells])

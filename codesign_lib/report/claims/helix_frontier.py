@@ -20,8 +20,9 @@ from codesign_lib.report.claims.layout import HELIX
 from codesign_lib.report.claims.pair import Pair, measured
 from codesign_lib.serving import exchange, shards
 from codesign_lib.serving.decode import DecodeStep, decode_step_s
-from codesign_lib.serving.frontier import crossover_tokens as frontier_crossover
-from codesign_lib.serving.frontier import families, pareto
+from codesign_lib.serving.families import crossover_tokens as frontier_crossover
+from codesign_lib.serving.families import families
+from codesign_lib.serving.frontier import pareto
 from codesign_lib.serving.layout import Layout, layouts, valid
 from codesign_lib.serving.memory import Memory, memory
 from codesign_lib.specs import hardware, models
@@ -67,7 +68,7 @@ def step(model: str, setting: str, *, hop_b: bool) -> tuple[DecodeStep, Memory]:
 
 @cache
 def frontier(model: str, family: str, setting: str = "kernels", *, hop_b: bool = False) -> Frontier:
-    """The frontier of a family of ``serving.frontier.families``, of "no KVP" (every layout without), or "tied KVP".
+    """The frontier of a family of ``serving.families.families``, of "no KVP" (every layout without), or "tied KVP".
 
     "tied KVP" divides the cache and leaves the FFN on the GPUs of one shard, as before Helix.
     """

@@ -1,0 +1,256 @@
+"""Designs that differ in one thing and share their parameters, raced on frontiers: what wins at which interactivity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codesign_lib.report.claims.pair import Pair, measured
+from codesign_lib.report.claims.served import at
+from codesign_lib.serving import frontier
+from codesign_lib.serving.layout import Workload
+from codesign_lib.serving.points import Points
+from codesign_lib.specs import models, published, scores
+from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.hf_config.fields import Attention, Layer
+from codesign_lib.specs.models import Model
+
+GOALS = (20, 50, 100, 200)
+"""Tokens a second and user."""
+BATCHES = 2 ** np.arange(13)
+MIXES = MappingProxyType(
+    {
+        "gb300": Precision(weights="nvfp4", activations="nvfp4", kv="fp8"),
+        "h200_sxm": Precision(weights="fp8_block", activations="fp8_block", kv="bf16"),
+    }
+)
+"""Formats of the races; SGLang's kernels for an FP8 latent on Hopper are not calibrated."""
+ENGINES = MappingProxyType({"depth": "trtllm", "experts": "sglang", "attention": "sglang", "format": "trtllm"})
+"""Whose kernels are taken, for experts those of SGLang, else TensorRT-LLM's with its all-reduce in a rack."""
+FORMAT_MIXES = MappingProxyType(
+    {name: Precision(weights=fmt, activations=fmt, kv="fp8") for name, fmt in
+     (("NVFP4", "nvfp4"), ("FP8", "fp8"), ("BF16", "bf16"))}
+)  # fmt: skip
+LACKS = MappingProxyType({"h200_sxm": ("NVFP4",)})
+"""Designs that a chip has no tensor cores for."""
+SIZES = MappingProxyType({"gb300": (8, 16, 32, 64, 72), "h200_sxm": (8,)})
+
+
+def _llama(name: str, d_model: int, d_ffn: int, n_layers: int, n_heads: int, n_kv_heads: int = 8) -> Model:
+    return Model.from_config(
+        {"model_type": "llama", "hidden_size": d_model, "intermediate_size": d_ffn, "num_hidden_layers": n_layers,
+         "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "head_dim": 128, "vocab_size": 128_256},
+        name=name,
+    )  # fmt: skip
+
+
+def _experts(name: str, n_experts: int, n_chosen: int, d_expert: int) -> Model:
+    def other(layer: Layer) -> Layer:
+        ffns = tuple(replace(f, n_experts=n_experts, n_active_experts=n_chosen, d_expert=d_expert) if f.n_experts else f
+                     for f in layer.ffns)  # fmt: skip
+        return replace(layer, ffns=ffns)
+
+    return _like_r1(name, other)
+
+
+def _attention(name: str, n_heads: int, n_kv_heads: int) -> Model:
+    mixer = Attention(kind="full", n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=128, d_value=128)
+    return _like_r1(name, lambda layer: replace(layer, mixers=(mixer,)))
+
+
+def _like_r1(name: str, other) -> Model:
+    base = models.MODELS["deepseek_r1"]
+    config = replace(base.config, layers=tuple(other(layer) for layer in base.config.layers))
+    return replace(base, name=name, title=name, config=config, source=f"{base.source}, one thing changed")
+
+
+DESIGNS: Mapping[str, Mapping[str, Model]] = MappingProxyType(
+    {
+        "depth": {
+            "36 layers of 12,288": _llama("36 layers of 12,288", 12_288, 41_984, 36, 96, 16),
+            "80 layers of 8,192": _llama("80 layers of 8,192", 8192, 28_672, 80, 64),
+            "204 layers of 5,120": _llama("204 layers of 5,120", 5120, 17_920, 204, 40, 4),
+        },
+        "experts": {
+            "64 experts of 8,192": _experts("64 experts of 8,192", 64, 2, 8192),
+            "256 experts of 2,048": models.MODELS["deepseek_r1"],
+            "512 experts of 1,024": _experts("512 experts of 1,024", 512, 16, 1024),
+        },
+        "attention": {
+            "MLA": models.MODELS["deepseek_r1"],
+            "GQA-8": _attention("GQA-8", 96, 8),
+            "GQA-1": _attention("GQA-1", 96, 1),
+        },
+        "format": dict.fromkeys(FORMAT_MIXES, models.MODELS["llama_3_1_70b"]),
+    }
+)
+"""Designs by question, with the same parameters within 1.5 %. For depth Llama-70B's, with key-value heads that keep
+the cache within 30 %; for experts and attention DeepSeek-R1's; for formats Llama-70B in three."""
+
+
+@cache
+def raced(question: str, design: str, chip: str, *, n_input: int = 8192, n_output: int = 1024) -> Points:
+    """The frontier of one design, decoding alone, with the ``ENGINES``' kernels, tokens of experts skewed.
+
+    >>> len(raced("depth", "80 layers of 8,192", "h200_sxm")) > 5
+    True
+    """
+    load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
+    mix = FORMAT_MIXES.get(design, MIXES[chip])
+    found = frontier.sweep(
+        DESIGNS[question][design], chip, n_chips=SIZES[chip], workload=load, precisions=mix,
+        modes=["decode"], engine=ENGINES[question], routing="skewed",
+    )  # fmt: skip
+    return frontier.frontier(found)
+
+
+def throughputs(question: str, chip: str, **lengths: int) -> dict[str, NDArray[np.float64]]:
+    """Tokens a second and GPU of every design at the ``GOALS``, NaN where it is not fast enough.
+
+    >>> {name: x.shape for name, x in throughputs("depth", "h200_sxm").items()}
+    {'36 layers of 12,288': (4,), '80 layers of 8,192': (4,), '204 layers of 5,120': (4,)}
+    """
+    names = [name for name in DESIGNS[question] if name not in LACKS.get(chip, ())]
+    return {name: np.array([at(raced(question, name, chip, **lengths), x) for x in GOALS]) for name in names}
+
+
+def part_s(question: str, design: str, chip: str, part: str, interactivity_per_s: float, **lengths: int) -> float:
+    """Seconds of a decode step that a part takes at the first point of a frontier that is so fast.
+
+    >>> 0 < part_s("attention", "MLA", "h200_sxm", "attention", 50) < 0.02
+    True
+    """
+    found = raced(question, design, chip, **lengths)
+    return float(found[f"{part}_s"][fastest_at(found, interactivity_per_s)])
+
+
+def winners(question: str, chip: str, **lengths: int) -> list[str]:
+    """At every goal the design that gives most, and by how much over the next; – where none is fast enough.
+
+    >>> len(winners("depth", "h200_sxm"))
+    4
+    """
+    found, out = throughputs(question, chip, **lengths), []
+    names = list(found)
+    for column in np.nan_to_num(np.stack(list(found.values()))).T:
+        first, second = np.argsort(-column)[:2]
+        if column[first] == 0:
+            out.append("–")
+        elif column[second] == 0:
+            out.append(f"{names[first]} alone")
+        else:
+            out.append(f"{names[first]} ×{column[first] / column[second]:.2f}")
+    return out
+
+
+SHOWN = ("MMLU-Pro", "GPQA diamond", "LiveCodeBench", "MATH-500", "AIME 2024")
+"""Benchmarks of DeepSeek-R1's card that are shown beside its throughput."""
+PRUNED: Mapping[str, Model] = MappingProxyType(
+    {
+        "8b": models.MODELS["llama_3_1_8b"],
+        "width_4b": _llama("width_4b", 3072, 9216, 32, 32),
+        "depth_4b": _llama("depth_4b", 4096, 14_336, 16, 32),
+    }
+)
+"""Llama-3.1-8B and its two prunings to one size by Minitron (arXiv 2408.11796)."""
+
+
+@cache
+def pruned(name: str) -> Points:
+    """The frontier of a pruned model on one H100 in BF16, 1,024 tokens in and out.
+
+    >>> len(pruned("8b")) > 5
+    True
+    """
+    mix = Precision(weights="bf16", activations="bf16", kv="bf16")
+    load = Workload(n_input=1024, n_output=1024, n_concurrent=BATCHES)
+    return frontier.frontier(frontier.sweep(PRUNED[name], "h100_sxm", n_chips=1, workload=load, precisions=mix))
+
+
+class Scored(NamedTuple):
+    """By model, whole, width, depth: our tokens a second and GPU, the published score, its standard error."""
+
+    throughput: NDArray[np.float64]
+    score: NDArray[np.float64]
+    error: NDArray[np.float64]
+
+
+def pruned_scores(benchmark: str, interactivity_per_s: float) -> Scored:
+    """Published scores of the ``PRUNED`` models beside our throughput at an interactivity.
+
+    >>> pruned_scores("GSM8K", 50).score.tolist()
+    [0.486, 0.412, 0.168]
+    """
+    rows = published.table("shape_accuracy").where(model="minitron_llama_3_1", benchmark=benchmark)
+    score = np.array([float(rows.where(variant=name)["score_fraction"][0]) for name in PRUNED])
+    rate = np.array([at(pruned(name), interactivity_per_s) for name in PRUNED])
+    return Scored(rate, score, scores.standard_error(score, rows["n_questions"][0]))
+
+
+def pruning() -> Iterator[Pair]:
+    """Throughput of two prunings of Llama-3.1-8B over the whole model: half the layers, or narrower ones."""
+    source = "Minitron, arXiv:2408.11796, read in a summary; TensorRT-LLM on H100"
+    for name, value in (("depth_4b", 2.7), ("width_4b", 1.8)):
+        what = f"most tokens/s of Llama-3.1-8B pruned in {name.split('_')[0]}, over the whole"
+        yield measured(f"pruning/{name}", what, value, "×", source, partial(_pruned_ratio, name))
+
+
+def _pruned_ratio(name: str) -> float:
+    return float(pruned(name)["throughput_per_s"].max() / pruned("8b")["throughput_per_s"].max())
+
+
+WORKLOADS = {"1K in, 1K out": (1024, 1024), "8K in, 1K out": (8192, 1024), "1K in, 8K out": (1024, 8192),
+             "64K in, 1K out": (65_536, 1024)}  # fmt: skip
+
+
+@cache
+def loaded(
+    name: str, chip: str = "gb300", *, mode: str = "disaggregated", model: str = "deepseek_r1", n_draft: int = 0
+) -> Points:
+    """A model's frontier under one of the ``WORKLOADS``; of drafts 80 % are accepted, and making one costs nothing.
+
+    >>> share = loaded("8K in, 1K out")["prefill_fraction"]
+    >>> bool((share > 0).all())
+    True
+    """
+    n_input, n_output = WORKLOADS[name]
+    load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
+    found = frontier.sweep(
+        model, chip, n_chips=SIZES[chip], workload=load, precisions=MIXES[chip], modes=[mode],
+        engine="sglang" if model == "deepseek_r1" else "trtllm", routing="skewed", n_draft=n_draft, acceptance=0.8,
+    )  # fmt: skip
+    return frontier.frontier(found)
+
+
+@cache
+def format_rates(interactivity_per_s: float, *, name: str = "1K in, 1K out") -> dict[str, float]:
+    """DeepSeek-R1's tokens a second and GPU on GB300 at an interactivity, in FP8 (128×128 blocks) and NVFP4.
+
+    >>> rates = format_rates(50)
+    >>> bool(1 < rates["nvfp4"] / rates["fp8"] < 4)
+    True
+    """
+    n_input, n_output = WORKLOADS[name]
+    load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
+    mixes = {"fp8": Precision(weights="fp8_block", activations="fp8_block", kv="fp8"), "nvfp4": MIXES["gb300"]}
+    found = frontier.sweep(
+        "deepseek_r1", "gb300", n_chips=SIZES["gb300"], workload=load, precisions=mixes, modes=["disaggregated"],
+        engine="sglang", routing="skewed",
+    )  # fmt: skip
+    return {fmt: at(frontier.frontier(found[found["precision"] == fmt]), interactivity_per_s) for fmt in mixes}
+
+
+def fastest_at(points: Points, interactivity_per_s: float) -> int:
+    """Index of the point with most throughput among those at least so fast: the first of a frontier that is.
+
+    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
+    >>> fastest_at(p, 20)
+    1
+    """
+    return int(np.searchsorted(points["interactivity_per_s"], interactivity_per_s))

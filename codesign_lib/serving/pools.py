@@ -1,0 +1,144 @@
+r"""Disaggregated serving: one pool of GPUs reads prompts, another decodes, and the cache travels in between.
+
+**Prefill.** An instance of dp replicas and pp stages takes prompts of M equal chunks through its stages (chunked
+pipeline). Chunk i takes :math:`t_i` seconds of all stages together (:py:mod:`codesign_lib.serving.prefill`); with
+stages alike the first token is there and prompts are read at
+
+.. math:: t_p = \frac{1}{\text{pp}} \left( \sum_i t_i + (\text{pp} - 1) \max_i t_i \right), \qquad
+          r_p = \frac{\text{dp} \cdot \text{pp}}{\sum_i t_i}
+
+**Transfer.** A request's cache of K bytes leaves over the NICs of all GPUs of the smaller instance, or over the links
+where both fit into one domain: :math:`t_k = K / (n\,W)`. It is added to the time to first token and never overlapped.
+
+**Ratio.** Pools are as large as it takes for equal rates. With :math:`r_d` requests a second of a decoding instance of
+:math:`n_d` GPUs,
+
+.. math:: \frac{\text{GPUs that read}}{\text{GPUs that decode}} = \frac{r_d / n_d}{r_p / n_p}
+
+so the prefill layout that reads most prompts a GPU within the limit on TTFT is the best one for every decoding layout.
+Whole instances are rounded by nobody here: with few GPUs the real ratio is worse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from codesign_lib.serving import memory, prefill
+from codesign_lib.serving.layout import AXES, Layout, layouts
+from codesign_lib.specs import models
+from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.hardware import Chip
+from codesign_lib.specs.models import Model
+from codesign_lib.specs.quantities import positive
+
+N_CHUNKS = (1, 4, 16)
+"""Numbers of equal chunks that are tried."""
+LEAST_CHUNK_TOKENS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillPool:
+    """Instances that read prompts, one a layout: seconds to the first token, prompts a second and GPU."""
+
+    layout: Layout
+    n_chunks: NDArray[np.int64]
+    ttft_s: NDArray[np.float64]
+    prompts_per_s: NDArray[np.float64]
+
+    def best(self, ttft_limit_s: float | None = None) -> int:
+        """Index of the layout that reads most prompts a GPU within the limit; of equals the faster, −1: none.
+
+        >>> pool = PrefillPool(layout=Layout(pp=[1, 2]), n_chunks=np.ones(2), ttft_s=np.array([2.0, 1.0]),
+        ...                    prompts_per_s=np.array([0.5, 0.4]))
+        >>> pool.best(), pool.best(1.5), pool.best(0.5)
+        (0, 1, -1)
+        """
+        ok = np.isfinite(self.ttft_s) if ttft_limit_s is None else self.ttft_s <= ttft_limit_s
+        if not ok.any():
+            return -1
+        order = np.lexsort((self.ttft_s, -np.where(ok, self.prompts_per_s, -np.inf)))
+        return int(order[0])
+
+    def fastest(self) -> int:
+        """Index of the layout with the earliest first token."""
+        return int(np.argmin(self.ttft_s))
+
+
+def prefill_pool(
+    model: Model,
+    chip: Chip,
+    *,
+    n_chips: ArrayLike,
+    n_input: int,
+    precision: Precision,
+    engine: str = "trtllm",
+    routing: str = "balanced",
+) -> PrefillPool:
+    """Every way to read prompts of ``n_input`` tokens that fits: all layouts with kvp = 1, pipelines in chunks.
+
+    Raises ValueError where none fits.
+    """
+    found = layouts(n_chips, model, precision=precision)
+    found = found[np.asarray(found.kvp) == 1]
+    n_context = np.full(1, n_input)
+    fits = memory.memory(
+        model, chip, layout=found, batch=found.dp * found.pp, n_context=n_context, n_step_tokens=n_input,
+        precision=precision,
+    ).fits  # fmt: skip
+    if not fits.any():
+        raise ValueError(
+            f"prefill_pool: {model} with prompts of {n_input:,} tokens does not fit on {np.max(n_chips)} {chip}"
+        )
+    found = found[fits]
+    counts = [m for m in N_CHUNKS if m == 1 or n_input // m >= LEAST_CHUNK_TOKENS]
+    pp, ttft, rate = np.asarray(found.pp, np.float64), [], []
+    for m in counts:
+        size = int(np.ceil(n_input / m))
+        behind = size * np.arange(m)[:, None]
+        chunk = np.minimum(size, n_input - behind)
+        took = prefill.layer_costs(
+            model, chip, n_new=chunk, n_prefix=behind, layout=found[None, :], precision=precision, engine=engine,
+            routing=routing,
+        ).total_s  # fmt: skip
+        took = np.broadcast_to(took, (m, len(found)))
+        ttft.append((took.sum(axis=0) + (pp - 1) * took.max(axis=0)) / pp)
+        rate.append(found.dp * pp / took.sum(axis=0) / found.n_gpus)
+    every = Layout(**{a: np.tile(np.broadcast_to(getattr(found, a), found.shape), len(counts)) for a in AXES})
+    return PrefillPool(
+        layout=every, n_chunks=np.repeat(counts, len(found)), ttft_s=np.concatenate(ttft),
+        prompts_per_s=np.concatenate(rate),
+    )  # fmt: skip
+
+
+def transfer_s(
+    model: Model, chip: Chip, *, n_input: ArrayLike, precision: Precision, n_from: ArrayLike, n_to: ArrayLike
+) -> NDArray[np.float64]:
+    """Seconds that one request's cache and states take from ``n_from`` GPUs to ``n_to``: the formula of this module.
+
+    >>> from codesign_lib.specs import hardware
+    >>> fp8 = Precision(weights="fp8", activations="fp8", kv="fp8")
+    >>> r1, chip = models.model("deepseek_r1"), hardware.chip("gb300")
+    >>> within, across = transfer_s(r1, chip, n_input=8192, precision=fp8, n_from=8, n_to=[64, 72])
+    >>> round(float(across / within), 1)                          # NICs instead of links
+    9.0
+    """
+    source, target = positive("transfer_s", n_from=n_from, n_to=n_to)
+    size = models.kv_bytes(model, n_input, precision.kv) + models.state_bytes(model, precision.kv)
+    across = source + target > chip.n_scale_up
+    if np.any(across) and chip.scale_out_bytes_per_s is None:
+        raise ValueError(f"transfer_s: {chip} has no scale_out_bytes_per_s: its NIC rate is not public")
+    rate = np.where(across, chip.scale_out_bytes_per_s or np.inf, chip.link_bytes_per_s)
+    return size / (np.minimum(source, target) * rate)
+
+
+def prefill_gpus(request_per_s: ArrayLike, prompts_per_s: ArrayLike) -> NDArray[np.float64]:
+    """GPUs that read for every GPU that decodes, from requests and prompts a second and GPU.
+
+    >>> float(prefill_gpus(2.0, 4.0))
+    0.5
+    """
+    made, read = positive("prefill_gpus", request_per_s=request_per_s, prompts_per_s=prompts_per_s)
+    return made / read

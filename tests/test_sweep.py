@@ -1,0 +1,324 @@
+"""Sweeps: against brute force, more layouts never worse, everything fits, executors, interruption, refusals."""
+
+import csv
+import signal
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codesign_lib.serving import block, end_to_end, frontier, memory, pools
+from codesign_lib.serving.layout import Layout, Workload, layouts
+from codesign_lib.serving.points import PARTS, Points, joined
+from codesign_lib.specs import hardware, models
+from codesign_lib.specs.formats import Precision
+
+FP4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
+FP8 = Precision(weights="fp8_block", activations="fp8_block", kv="fp8")
+BATCHES = 2 ** np.arange(8)
+LOAD = Workload(n_input=2048, n_output=512, n_concurrent=BATCHES)
+
+
+def sweep(model="qwen3_235b_a22b", chip="gb300", **change):
+    how = dict(n_chips=[4, 8], workload=LOAD, precisions={"fp4": FP4}, engine="sglang")
+    return frontier.sweep(model, chip, **(how | change))
+
+
+def test_the_frontier_is_what_brute_force_finds():
+    every = sweep(keep="all", modes=frontier.MODES)
+    kept = sweep(modes=frontier.MODES)
+    assert kept.n_tried == every.n_tried > 1000
+    for mode in frontier.MODES:
+        some = every[every["mode"] == mode]
+        x, y = some["interactivity_per_s"], some["throughput_per_s"]
+        beaten = ((x >= x[:, None]) & (y >= y[:, None]) & ((x > x[:, None]) | (y > y[:, None]))).any(axis=1)
+        found = kept[kept["mode"] == mode]
+        expected = {(a, b) for a, b in zip(x[~beaten].tolist(), y[~beaten].tolist(), strict=True)}
+        assert (
+            set(zip(found["interactivity_per_s"].tolist(), found["throughput_per_s"].tolist(), strict=True)) == expected
+        )
+
+
+def test_every_point_is_what_its_own_layout_gives():
+    found = sweep()
+    for i in range(len(found)):
+        layout, b = found.layout(i), int(found["batch"][i])
+        alone = end_to_end.aggregated(
+            "qwen3_235b_a22b",
+            "gb300",
+            layout=layout,
+            batch=b,
+            n_input=2048,
+            n_output=512,
+            precision=FP4,
+            engine="sglang",
+        )
+        assert found["tpot_s"][i] == pytest.approx(float(alone.tpot_s))
+        assert found["throughput_per_s"][i] == pytest.approx(float(alone.request_per_s) * 512 / layout.n_gpus)
+        assert found["interactivity_per_s"][i] == 1 / found["tpot_s"][i]
+        parts = sum(found[f"{part}_s"][i] for part in PARTS)
+        assert parts + found["held_up_s"][i] == pytest.approx(found["tpot_s"][i])
+
+
+def test_every_point_fits():
+    how = dict(precisions={"fp8": FP8}, n_chips=[8, 16], engine="trtllm")
+    found = sweep("deepseek_r1", "h200_sxm", **how, keep="all")
+    assert (found["free_bytes"] >= 0).all()
+    for i in range(0, len(found), 37):
+        use = dict(layout=found.layout(i), batch=int(found["batch"][i]), n_context=2560, precision=FP8)
+        assert memory.memory("deepseek_r1", "h200_sxm", **use).fits
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.sampled_from([1, 2, 4, 8, 16]), min_size=1), st.sampled_from([1, 2, 4, 8, 16]))
+def test_another_size_never_makes_a_frontier_worse(sizes, more):
+    mix = {"m": Precision(weights="bf16", activations="bf16", kv="fp8", experts="nvfp4")}
+    small, large = (sweep("gpt_oss_120b", n_chips=sorted(s), precisions=mix) for s in (sizes, sizes | {more}))
+    for x, y in zip(small["interactivity_per_s"], small["throughput_per_s"], strict=True):
+        assert ((large["interactivity_per_s"] >= x) & (large["throughput_per_s"] >= y)).any()
+
+
+def test_limits_are_kept_and_best_is_the_best():
+    limited = Workload(n_input=2048, n_output=512, n_concurrent=BATCHES, tpot_limit_s=0.02, ttft_limit_s=0.2)
+    every, kept = sweep(keep="all"), sweep(workload=limited)
+    assert (kept["tpot_s"] <= 0.02).all() and (kept["ttft_s"] <= 0.2).all()
+    ok = (every["tpot_s"] <= 0.02) & (every["ttft_s"] <= 0.2)
+    i = frontier.best(kept, under=limited)
+    assert kept["throughput_per_s"][i] == every["throughput_per_s"][ok].max()
+    assert every["throughput_per_s"][frontier.best(every, under=limited)] == kept["throughput_per_s"][i]
+    assert kept.binds(i) in ("projections", "attention", "ffn", "experts", "communication", "overhead")
+
+
+def test_the_area_under_a_frontier():
+    found = sweep(keep="all")
+    kept = frontier.frontier(found)
+    grid = np.linspace(10, 150, 20_001)
+    stairs = [kept["throughput_per_s"][kept["interactivity_per_s"] >= x].max(initial=0) for x in grid]
+    assert frontier.area(found, slowest_per_s=10, fastest_per_s=150) == pytest.approx(np.mean(stairs) * 140, rel=1e-3)
+    assert frontier.area(kept, slowest_per_s=1e6, fastest_per_s=2e6) == 0
+
+
+def test_best_refuses_what_it_cannot_know():
+    kept = sweep()
+    with pytest.raises(ValueError, match="reduced without this limit on TTFT; allowed: give it to sweep"):
+        frontier.best(kept, under=Workload(n_input=1, n_output=1, n_concurrent=1, ttft_limit_s=1e-3))
+    with pytest.raises(ValueError, match=r"no point keeps the limits; allowed: slower ones \(least tpot_s "):
+        frontier.best(kept, under=Workload(n_input=1, n_output=1, n_concurrent=1, tpot_limit_s=1e-4))
+
+
+class TestDisaggregated:
+    def test_rates_match(self):
+        found = sweep(modes=["disaggregated"], n_chips=[8])
+        i = len(found) // 2
+        share = found["prefill_fraction"][i]
+        pool = pools.prefill_pool(
+            models.MODELS["qwen3_235b_a22b"],
+            hardware.chip("gb300"),
+            n_chips=[8],
+            n_input=2048,
+            precision=FP4,
+            engine="sglang",
+        )
+        read = share * pool.prompts_per_s[pool.best()]
+        made = (1 - share) * found["batch"][i] / (512 * found["tpot_s"][i]) / found["n_gpus"][i]
+        assert read == pytest.approx(made)
+        assert found["throughput_per_s"][i] == pytest.approx(512 * read)
+        assert found["held_up_s"][i] == 0
+
+    def test_a_limit_on_the_first_token_costs_throughput(self):
+        load = Workload(n_input=65_536, n_output=512, n_concurrent=BATCHES)
+        free = sweep(modes=["disaggregated"], workload=load, n_chips=[8, 16])
+        fastest = float(free["ttft_s"].min())
+        tight = Workload(n_input=65_536, n_output=512, n_concurrent=BATCHES, ttft_limit_s=0.6 * fastest)
+        held = sweep(modes=["disaggregated"], workload=tight, n_chips=[8, 16])
+        assert (held["ttft_s"] <= 0.6 * fastest).all()
+        assert held["throughput_per_s"].max() < free["throughput_per_s"].max()
+
+    def test_pipelines_bring_the_first_token_forward(self):
+        pool = pools.prefill_pool(
+            models.MODELS["llama_3_1_405b"], hardware.chip("gb300"), n_chips=[4], n_input=65_536, precision=FP4
+        )
+        chunked = (np.asarray(pool.layout.pp) == 4) & (pool.n_chunks == 16)
+        whole = (np.asarray(pool.layout.pp) == 4) & (pool.n_chunks == 1)
+        assert pool.ttft_s[chunked] < 0.5 * pool.ttft_s[whole]
+
+    def test_the_transfer_is_over_links_inside_a_domain(self):
+        r1, chip = models.MODELS["deepseek_r1"], hardware.chip("gb300")
+        took = pools.transfer_s(r1, chip, n_input=8192, precision=FP8, n_from=8, n_to=[8, 72])
+        size = float(models.kv_bytes(r1, 8192, "fp8"))
+        assert took.tolist() == pytest.approx(
+            [size / (8 * chip.link_bytes_per_s), size / (8 * chip.scale_out_bytes_per_s)]
+        )
+        with pytest.raises(ValueError, match="no scale_out_bytes_per_s"):
+            pools.transfer_s(r1, hardware.chip("mi300x"), n_input=8192, precision=FP8, n_from=8, n_to=8)
+
+    def test_a_shorter_prompt_is_read_by_fewer(self):
+        few, many = (
+            sweep(modes=["disaggregated"], workload=Workload(n_input=n, n_output=512, n_concurrent=64), keep="all")
+            for n in (128, 8192)
+        )
+        assert few["prefill_fraction"].max() < many["prefill_fraction"].max()
+
+
+def test_decoding_alone_is_the_most_there_is():
+    alone, split, shared = (
+        sweep(modes=[m], keep="all", n_chips=[8]) for m in ("decode", "disaggregated", "aggregated")
+    )
+    assert same(alone[np.arange(0)], alone[np.arange(0)]) and len(alone) == len(split) > len(shared)
+    assert alone["tpot_s"] == pytest.approx(split["tpot_s"])
+    assert (alone["throughput_per_s"] > split["throughput_per_s"]).all()
+    assert alone["prefill_fraction"].max() == 0
+    every = alone["batch"] / (alone["ttft_s"] + 511 * alone["tpot_s"]) * 512 / alone["n_gpus"]
+    assert alone["throughput_per_s"] == pytest.approx(every)
+
+
+def test_drafts_are_a_column():
+    found = sweep(n_draft=[0, 3], acceptance=0.8)
+    assert set(found["n_draft"].tolist()) == {0, 3}
+    fastest = {d: found["interactivity_per_s"][found["n_draft"] == d].max() for d in (0, 3)}
+    assert fastest[3] > 1.5 * fastest[0]
+
+
+class Here(Executor):
+    """Runs at once; the second task's worker dies."""
+
+    def __init__(self, error):
+        self.n, self.error = 0, error
+
+    def submit(self, work, *args):
+        self.n += 1
+        future = Future()
+        if self.n == 2:
+            future.set_exception(self.error)
+        else:
+            future.set_result(work(*args))
+        return future
+
+
+def same(a: Points, b: Points) -> bool:
+    return len(a) == len(b) and all((a[name] == b[name]).all() for name in a.columns)
+
+
+@pytest.mark.parametrize("error", [BrokenProcessPool("killed"), OSError("connection lost")], ids=["killed", "lost"])
+def test_a_worker_that_died_loses_nothing(error):
+    mixes = {"fp4": FP4, "fp8": FP8, "fp4 wide": Precision(weights="nvfp4", activations="nvfp4", kv="bf16")}
+    assert same(sweep(precisions=mixes, executor=Here(error)), sweep(precisions=mixes))
+
+
+def test_a_refusal_is_not_taken_for_a_dead_worker():
+    with pytest.raises(ValueError, match="hand made"):
+        sweep(precisions={"a": FP4, "b": FP4}, executor=Here(ValueError("hand made")))
+
+
+def test_processes_give_the_same():
+    with ProcessPoolExecutor(2) as two:
+        assert same(
+            sweep(precisions={"fp4": FP4, "fp8": FP8}, executor=two), sweep(precisions={"fp4": FP4, "fp8": FP8})
+        )
+
+
+def test_small_blocks_give_the_same(monkeypatch):
+    whole = sweep(modes=frontier.MODES)
+    monkeypatch.setattr(frontier, "BLOCK_POINTS", 64)
+    parts = sweep(modes=frontier.MODES)
+    assert same(frontier.frontier(whole), frontier.frontier(parts)) and parts.n_tried == whole.n_tried
+
+
+def test_an_interruption_keeps_what_is_done(monkeypatch):
+    real, calls = frontier.points_of, []
+
+    def once(b):
+        calls.append(b)
+        if len(calls) > 1:
+            signal.raise_signal(signal.SIGINT)
+        return real(b)
+
+    monkeypatch.setattr(frontier, "points_of", once)
+    found = sweep(precisions={"fp4": FP4, "fp8": FP8})
+    assert not found.complete and set(found["precision"].tolist()) == {"fp4"}
+    calls.append(None)
+    with pytest.raises(KeyboardInterrupt):
+        sweep()
+
+
+def test_a_bar_is_shown_where_asked_for():
+    assert same(sweep(progress=True), sweep())
+
+
+class TestRefusals:
+    def test_nothing_fits(self):
+        with pytest.raises(
+            ValueError, match=r"2,560 tokens a request on 4 H200 SXM: nothing fits; nearest that does: 8 "
+        ):
+            sweep("deepseek_r1", "h200_sxm", n_chips=4, precisions={"fp8": FP8}, engine="trtllm")
+
+    def test_nothing_fits_anywhere(self):
+        load = Workload(n_input=10**9, n_output=1, n_concurrent=1)
+        with pytest.raises(ValueError, match="nor on 72 of them; allowed: a shorter context, or narrower formats"):
+            sweep("llama_3_1_405b", n_chips=8, workload=load)
+
+    def test_nothing_is_fast_enough(self):
+        load = Workload(n_input=2048, n_output=512, n_concurrent=8, tpot_limit_s=1e-5)
+        with pytest.raises(ValueError, match="no point keeps the limits; allowed: slower ones"):
+            sweep(workload=load)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                dict(modes="aggregated"),
+                "modes is 'aggregated'; allowed: a sequence of aggregated",
+            ),
+            (dict(modes=["both"]), "allowed: a sequence of"),
+            (dict(keep="best"), "keep is 'best'; allowed: frontier, all"),
+            (dict(workload=Workload(n_input=[1, 2], n_output=1, n_concurrent=1)), "workload.n_input is an array"),
+            (dict(chip="h200_sxm"), "H200 SXM has no nvfp4 peak"),
+            (dict(n_chips=997), "does not divide over"),
+            (dict(n_draft=1, acceptance=1.5), "allowed: 0 to 1"),
+        ],
+    )
+    def test_wrong_input(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            sweep(**change)
+
+
+class TestPoints:
+    def test_columns_rows_and_files(self, tmp_path):
+        found = sweep()
+        found.to_csv(tmp_path / "x.csv")
+        rows = list(csv.DictReader((tmp_path / "x.csv").open()))
+        assert len(rows) == len(found)
+        assert float(rows[0]["tpot_s"]) == pytest.approx(found["tpot_s"][0])
+        assert found.row(0)["batch"] == int(found["batch"][0])
+        with pytest.raises(ValueError, match=r"no column 'tpot'; it has precision, mode"):
+            found["tpot"]
+        with pytest.raises(ValueError, match="one axis, of equal length"):
+            Points(columns={"a": [1], "b": [1, 2]}, n_tried=2)
+        with pytest.raises(ValueError, match="at least one"):
+            joined([])
+
+    def test_dataframe(self, monkeypatch):
+        pandas = pytest.importorskip("pandas")
+        assert isinstance(sweep().to_dataframe(), pandas.DataFrame)
+
+    def test_without_pandas(self, monkeypatch):
+        def missing(name):
+            raise ModuleNotFoundError(name)
+
+        monkeypatch.setattr("importlib.import_module", missing)
+        with pytest.raises(ModuleNotFoundError, match="to_dataframe needs pandas"):
+            sweep().to_dataframe()
+
+
+def test_a_block_counts_what_it_tried():
+    of, chip = models.MODELS["llama_3_1_8b"], hardware.chip("h100_sxm")
+    bf16 = Precision(weights="bf16", activations="bf16", kv="bf16")
+    one = block.Block(
+        model=of, chip=chip, workload=LOAD, name="bf16", precision=bf16, mode="aggregated", layout=layouts(8, of)[:3],
+        pool=None, engine="trtllm", routing="balanced", n_draft=0, acceptance=0.0, draft_s=0.0,
+    )  # fmt: skip
+    assert block.points_of(one).n_tried == 3 * BATCHES.size
+    assert isinstance(block.points_of(one).layout(0), Layout)
