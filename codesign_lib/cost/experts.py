@@ -83,21 +83,3 @@ def moe_law_s(
     active = active_experts(m, n_experts=n_experts, n_chosen=n_chosen)
     per_token_s = numbers.get("token_s", 0.0)
     return numbers["launch_s"] + numbers["expert_s"] * active + per_token_s * np.asarray(m, np.float64)
-
-
-def dispatch_bytes(
-    n_tokens: ArrayLike, *, ep: ArrayLike, d_model: ArrayLike, n_chosen: ArrayLike, bytes_per_element: ArrayLike = 2.0
-) -> NDArray[np.float64]:
-    r"""Bytes in which a rank's tokens reach their experts by all-to-all: :math:`m \min(\text{EP}, c)\,H\,b`.
-
-    A token goes once to each rank that has one of its c experts, its own included. An all-gather takes it to every
-    rank, :math:`m\,\text{EP}\,H\,b`: more as soon as EP > c. The way back, combine against reduce-scatter, is the same.
-    Source: TensorRT-LLM, technical blog 18.
-
-    >>> per_rank = dispatch_bytes(2048, ep=[4, 8, 64], d_model=7168, n_chosen=8)
-    >>> (2048 * 7168 * 2 * np.array([4, 8, 64]) / per_rank).tolist()       # all-gather over all-to-all
-    [1.0, 1.0, 8.0]
-    """
-    m, ep, h, c = whole("dispatch_bytes", n_tokens=n_tokens, ep=ep, d_model=d_model, n_chosen=n_chosen)
-    (width,) = positive("dispatch_bytes", bytes_per_element=bytes_per_element)
-    return m * np.minimum(ep, c) * h * width
