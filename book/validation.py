@@ -56,6 +56,8 @@ table(dict(zip(("kernels", "what", "found", "limit", "verdict"), zip(*rows, stri
 
 # %% [markdown]
 # ## All claims
+#
+# One line a claim, in the order of the topics; unfold to see them.
 
-# %%
+# %% tags=["hide-output"]
 tables.scoreboard(held)
