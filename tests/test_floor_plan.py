@@ -32,7 +32,7 @@ WINGS = {
     "serving": [
         {"pipeline", "sharded_attention", "rules", "helix", "rental"},
         {"layout", "slicing", "splitting", "tuning"},
-        {"shards"},
+        {"shards", "stages"},
         {"memory", "exchange"},
         {"parts"},
         {"decode", "prefill", "afd", "volumes"},

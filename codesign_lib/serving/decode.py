@@ -26,7 +26,8 @@ layer by layer, the head on the last. Every micro-batch is as full as the fulles
 included.
 
 Recurrent layers and indexers have no measured kernels: their bound is taken. Compressed attention (DeepSeek-V4) is
-priced as latent attention of its size. Ignored, unless ``overhead`` says otherwise: norms, rotary embeddings,
+priced as latent attention of its size. Indexers score with all their heads on every tp rank, as in vLLM, and on the
+rank's part of the context under kvp. Ignored, unless ``overhead`` says otherwise: norms, rotary embeddings,
 activation functions, sampling, the host.
 """
 

@@ -18,7 +18,8 @@ are grouped anew for each:
 * Dense FFNs and shared experts are divided by the larger of a replica and ``tp_ffn`` (where neither divides the other,
   by the smallest group that holds both whole: :py:attr:`Layout.n_dense_ranks`), the vocabulary of embedding and head
   by a replica. Routers, norms, the projections down to a latent and whatever else is small are on every GPU.
-* ``pp``: layers, in stages of at most :math:`\lceil L/\text{pp} \rceil`; embedding and head count as layers.
+* ``pp``: layers, in stages of at most :math:`\lceil L/\text{pp} \rceil` (:py:mod:`codesign_lib.serving.stages`);
+  embedding and head are on the first and the last.
 """
 
 from __future__ import annotations
