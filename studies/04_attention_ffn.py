@@ -228,7 +228,7 @@ table({"GPUs": [size for size, _ in cases], "tokens": [m for _, m in cases]} | {
 # **The fourth prediction is wrong**: with 128 tokens on 32 GPUs TP takes three times as long as EP. The bytes are equal, but a slice of 64 columns fills
 # half a tile, and every GPU has work on all 256 experts instead of 8. The exchange is cheaper for TP, and EP takes about half of TP's time with it. At prefill size it is eight times: each GPU
 # multiplies for every expert in thin tiles. With few tokens skew even helps: fewer experts are awake. At 16,384 tokens on 32 GPUs
-# it takes back an eighth of the microseconds that EP won; EP is then four times as fast as TP instead of eight.
+# it takes back a seventh of the microseconds that EP won; EP is then four times as fast as TP instead of eight.
 #
 # **The fifth prediction is wrong, too low**: without a balancer the busiest of 32 ranks had 2.56 times the mean load, and one spare slot a rank
 # brought it to 1.11 {cite}`trtllm_blog4`. Our power law is wrong the other way, 40 % above the measured load (rule 4.3). That the skewed time is twice the balanced one is no evidence for the load; a time also has parts that do not grow with it.
@@ -248,12 +248,12 @@ table({"model": [m for m, *_ in how], "weights": [w for _, w, _, _ in how], "cac
 
 # %% [markdown]
 # By bytes one request of 160K tokens, or forty of 4K, are enough for DeepSeek; Llama's 8 heads never need it on 8 GPUs. A whole step asks for more,
-# because DP sends tokens to their experts and back, its GPUs repeat shared experts and dense layers, and the projections to the latents (8 % of the
+# because DP sends tokens to their experts and back, its GPUs repeat shared experts and dense layers, and the projections to the latents (a twelfth of the
 # weights) are whole on every GPU either way: the last column, DP 8 against TP 8 with experts spread in both, is several times the bytes.
 #
 # A user measured one latent on eight B200 {cite}`vllm_51454`: DeepSeek-V4-Flash holds 7.7 times the tokens with DP 8 that it holds with TP 8, ours agrees. Prompts
-# of a million tokens were read 3.2 times as fast with DP, and the median first token came 3.4 times as early; ours says 4.2 and 2.3, 31 and 32 % off, and each prompt
-# takes two to four times as long there as our bounds for compressed attention and indexers give. What is missing is on {ref}`the evidence page <evidence-attention-ffn>`.
+# of a million tokens were read 3.2 times as fast with DP, and the median first token came 3.4 times as early; ours is a third too
+# high in the one and a third too low in the other, and each prompt takes about three times as long there as our bounds for compressed attention and indexers give. What is missing is on {ref}`the evidence page <evidence-attention-ffn>`.
 #
 # ## Where the time goes at a million tokens
 #
@@ -310,7 +310,7 @@ what = ("tokens/s/user", "tokens/s/GPU", "no HOP-B, %")
 table({"model": [m.title for m in (r1, llama) for _ in what], "factor": 2 * what} | {title: [f"{100 * x:.0f}" if i == 2 else f"{x:.1f}" if x > 10 else f"{x:.2f}" for one in row for i, x in enumerate(one)] for title, row in factors.items()})
 
 # %% [markdown]
-# **The second prediction is wrong** by far, and not because of the bytes: the roofline gives about half of it. With kernels and
+# **The second prediction is wrong** by far, and not because of the bytes: the roofline gives less than half of it. With kernels and
 # collectives as they were measured, most of a layer of Llama is launches and exchanges (figure above), which nothing divides. All signs agree, and
 # five of the six factors are within 2× of the paper in the first setting. One factor is not, and with it one order of the models is reversed:
 #

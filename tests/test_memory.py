@@ -255,7 +255,11 @@ def test_what_if_and_bad_input():
     assert not memory("llama_3_1_8b", small, **how).fits
     refused = [dict(with_mtp="no"), dict(precision=None), dict(precision="fp8"), dict(n_step_tokens=0)]
     refused += [dict(layout=Layout(tp_attention=[1, 2], tp_ffn=[1, 2]), batch=[1, 2, 3])]
-    refused += [dict(layout=Layout(tp_attention=[1, 2], tp_ffn=[1, 2]), n_context=[1, 2, 3]), dict(batch=1e300)]
+    refused += [
+        dict(layout=Layout(tp_attention=[1, 2], tp_ffn=[1, 2]), n_context=[1, 2, 3]),
+        dict(batch=1e300),
+        dict(n_context=1e300),
+    ]
     refused += [dict(batch=0), dict(batch=1.5), dict(n_context=-1), dict(reserve_fraction=1.0), dict(layout=8)]
     for bad in [*refused, dict(reserve_fraction=[0.1, 0.2]), dict(layout=Layout(tp_attention=3, tp_ffn=3))]:
         with pytest.raises(ValueError, match="memory"):

@@ -63,10 +63,7 @@ from codesign_lib.specs.hf_config.fields import (
 )
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
-from codesign_lib.specs.quantities import as_floats, common_shape, flags, not_negative
-
-LARGEST = 2.0**53
-"""Largest number of sequences or tokens: beyond it float64 does not count."""
+from codesign_lib.specs.quantities import as_floats, common_shape, countable, flags, not_negative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,9 +157,7 @@ def decode_step_s(
     if np.any(drafts % 1):
         raise ValueError(f"{subject}: n_draft is {drafts[drafts % 1 > 0].flat[0]:g}; allowed: whole numbers from 0")
     each = 1 + drafts  # tokens a sequence
-    for name, value in (("batch", b), ("n_context", s), ("n_draft", drafts)):
-        if np.any(value > LARGEST):
-            raise ValueError(f"{subject}: {name} is {value.max():g}; allowed: up to 2^53")
+    countable(subject, batch=b, n_context=s, n_draft=drafts)
     flags(subject, hop_b=hop_b, bound=bound)
     if routing not in moe.ROUTINGS:
         raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(moe.ROUTINGS)}")

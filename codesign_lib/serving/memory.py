@@ -35,7 +35,7 @@ from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.hf_config.fields import Layer
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
-from codesign_lib.specs.quantities import as_floats, common_shape, flags
+from codesign_lib.specs.quantities import as_floats, common_shape, countable, flags
 
 LAST = ("final norm", "head bias", "hyper-connection head", "hyper-connection head base and scale")
 """What stands at the end of a model beside the head."""
@@ -107,8 +107,7 @@ def memory(
     """
     subject, c = "memory", as_chip(chip)
     (b,) = whole(subject, batch=batch)
-    if np.any(b > 2.0**53):
-        raise ValueError(f"{subject}: batch is {b.max():g}; allowed: up to 2^53")
+    countable(subject, batch=b)
     how = (n_context, precision, n_step_tokens, reserve_fraction, with_mtp)
     held = list(_held(subject, as_model(model), c, layout, *how))
     common_shape(subject, layout=np.empty(layout.shape), batch=b, n_context=as_floats(subject, n_context=n_context)[0])
@@ -185,6 +184,7 @@ def _held(
     if reserve.ndim or not 0 <= reserve < 1:
         raise ValueError(f"{subject}: reserve_fraction is {reserve_fraction!r}; allowed: one number from 0, below 1")
     sizes = {} if n_step_tokens is None else {"n_step_tokens": whole(subject, n_step_tokens=n_step_tokens)[0]}
+    countable(subject, n_context=s, **sizes)
     common_shape(subject, layout=np.empty(layout.shape), n_context=s, **sizes)
     kinds, mtp = layer_kinds(model), model.config.mtp_layers if with_mtp else ()
     layers = _weights(model, layout, precision, with_mtp)
