@@ -450,11 +450,15 @@ def test_drafts_are_work_for_every_part():
         assert found == pytest.approx(61 * (read + score))
     # on a chip that hardly multiplies, recurrences take as long as their arithmetic
     slow = replace(chip, bf16_flops_per_s=1e12, exp_per_s=1e9)
-    (mixer, n) = next((m, n) for m, n in shards.kinds(models.MODELS["nemotron_3_super"]).mixers if hasattr(m, "d_key"))
-    state = recurrent.decode(mixer, 512)
+    found = shards.kinds(models.MODELS["nemotron_3_super"]).mixers
+    (mixer, n), (full, n_full) = sorted(found, key=lambda x: not hasattr(x[0], "d_key"))
+    state, on = recurrent.decode(mixer, 512), dict(n_kv_heads=full.n_kv_heads, d_head=full.d_head, n_batch=512)
     assert roofline.time_s(state, slow, BF16) > 2 * state.bytes / 8e12
-    both = [decode_step_s("nemotron_3_super", slow, layout=Layout(), n_draft=d, **how).attention_s for d in (0, 1)]
-    assert both[1] - both[0] > 0.9 * n * roofline.time_s(state, slow, BF16)
+    for each in (1, 2):
+        step = decode_step_s("nemotron_3_super", slow, layout=Layout(), n_draft=each - 1, **how)
+        read = attention_decode_s(1000, n_heads=full.n_heads * each, **on, chip=slow, fmt="fp8", bound=True)
+        moving = roofline.Work(state.flops * each, state.bytes, state.exps * each)
+        assert step.attention_s == pytest.approx(n * roofline.time_s(moving, slow, BF16) + n_full * read)
     llama = dict(layout=Layout(kvp=4, tp_attention=2, tp_ffn=8), batch=8, n_context=10**5, precision=IN_FP4)
     plain = dict(layout=Layout(tp_attention=8, tp_ffn=8), batch=8, n_context=10**5, precision=IN_FP4)
     net = exchange.Network(chip=chip)
