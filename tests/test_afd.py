@@ -90,3 +90,17 @@ class TestSpeedup:
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: afd.simulated_s([1, 2], 1, 1, n_layers=2, n_micro=2), "simulated_s: arrays"),
+        (lambda: afd.step_s([1, 2], 1, 1, n_layers=2, n_micro=[1, 2, 3]), "do not broadcast"),
+        (lambda: afd.tokens_per_expert(4, n_attention=1, n_experts=8, n_chosen=9), "n_chosen is 9; allowed: at most"),
+        (lambda: afd.throughput_ratio(1, 0, 0, ffn_fixed_s=0, ffn_s=0), "all times are 0"),
+    ],
+)
+def test_refuses_what_has_no_answer(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

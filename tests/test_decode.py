@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codesign_lib.cost import roofline
 from codesign_lib.cost.attention_kernels import attention_decode_s
 from codesign_lib.cost.kernels import gemm_s
 from codesign_lib.cost.latent_kernels import latent_decode_s
 from codesign_lib.cost.moe_kernels import moe_s
+from codesign_lib.cost.ops import attention, recurrent
 from codesign_lib.serving import exchange, shards
 from codesign_lib.serving.decode import DecodeStep, Overhead, decode_step_s, hop_b_s
 from codesign_lib.serving.layout import Layout, layouts
 from codesign_lib.specs import hardware, models
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import BF16, Precision
 
 IN_BF16 = Precision(weights="bf16", activations="bf16", kv="bf16")
 IN_FP8 = Precision(weights="fp8", activations="fp8", kv="fp8")
@@ -141,12 +143,12 @@ def test_recurrent_states_are_divided_by_heads():
 
 def test_merging_of_every_kind_by_hand():
     net = exchange.Network(chip=hardware.chip("gb200"))
-    for name, width, n in (("deepseek_r1", 512, 61), ("qwen3_235b_a22b", 128, 94)):
+    for name, width, n in (("deepseek_r1", 512, 61), ("qwen3_235b_a22b", 128, 94), ("deepseek_v4_pro", 512, 61)):
         with_kvp, without = (
             decode_step_s(name, "gb200", layout=x, batch=8, n_context=10**5, precision=IN_FP4).communication_s
             for x in (Layout(kvp=4, tp_attention=2, ep=8), Layout(tp_attention=8, ep=8))
         )
-        heads = {"deepseek_r1": 128, "qwen3_235b_a22b": 64}[name] / 2
+        heads = (64 if name == "qwen3_235b_a22b" else 128) / 2
         assert with_kvp - without == pytest.approx(n * net.all_to_all_s(8 * heads * (2 * width + 8), 4))
 
 
@@ -348,12 +350,130 @@ def test_stages_of_a_pipeline():
     full = decode_step_s("llama_3_1_70b", "gb200", layout=Layout(pp=4), batch=256, **how)
     alone = decode_step_s("llama_3_1_70b", "gb200", layout=Layout(), batch=64, **how)
     assert full.step_s >= alone.step_s and full.attention_s == pytest.approx(alone.attention_s)
-    # 80 layers in 3 stages: 27 of the longest, three times
+    # 80 layers in 3 stages of 26, 27 and 27 − 1 with the head, each sequence once through the slowest
     uneven = decode_step_s("llama_3_1_70b", "gb200", layout=Layout(pp=3), batch=3, **how)
     layers = uneven.projections_s + uneven.attention_s + uneven.ffn_s
     hop = uneven.communication_s / 2
-    period = max(27 / 80 * layers, (layers + uneven.head_s) / 3) + hop
+    period = max(27 / 80 * layers, 26 / 80 * layers + uneven.head_s) + hop
     assert uneven.step_s == pytest.approx(3 * period, rel=1e-12)
+
+
+def test_the_slowest_stage_by_its_layers():
+    # Gemma 3: 52 layers that see 1,024 tokens and 10 that see all; stages of 7, six times 8, 7; two of the 8 have two
+    how = dict(batch=64, n_context=131_072, precision=IN_BF16)
+    step = decode_step_s("gemma_3_27b", "gb200", layout=Layout(pp=8), **how)
+    on = dict(n_heads=32, n_kv_heads=16, d_head=128, n_batch=8, chip="gb200", fmt="bf16")
+    near, far = (attention_decode_s(s, **on) for s in (1024, 131_072))
+    rest = (step.projections_s + step.ffn_s) / 62
+    hop = step.communication_s / 7
+    ends = 7 * rest + 6 * near + far + step.head_s
+    assert step.step_s == pytest.approx(8 * (max(8 * rest + 6 * near + 2 * far, ends) + hop), rel=1e-12)
+    # many stages of a small model: the head alone is the slowest
+    small = decode_step_s("qwen3_0_6b", "gb200", layout=Layout(pp=28), batch=28, n_context=100, precision=IN_BF16)
+    layer = (small.projections_s + small.attention_s + small.ffn_s) / 28
+    assert small.head_s > layer
+    assert small.step_s == pytest.approx(28 * (layer + small.head_s + small.communication_s / 27), rel=1e-12)
+    # overhead: of a layer where the layers are, the rest once, on the last stage
+    extra = Overhead(layer_s=1e-4, step_s=1e-3, sequence_s=1e-5, source="this test")
+    more = decode_step_s("qwen3_0_6b", "gb200", layout=Layout(pp=28), batch=28, n_context=100, precision=IN_BF16,
+                         overhead=extra)  # fmt: skip
+    assert more.step_s - small.step_s == pytest.approx(28 * (1e-4 + 1e-3 + 1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["qwen3_235b_a22b", "deepseek_r1", "nemotron_3_super", "gemma_3_27b"])
+@settings(max_examples=10)
+@given(batch=st.integers(1, 200), context=st.integers(1, 10**5), bound=st.booleans())
+def test_a_larger_batch_is_never_faster(name, batch, context, bound):
+    many = layouts(16, name)
+    many = many[(np.asarray(many.dp) > 1) & (np.asarray(many.pp) > 1)]
+    batches = np.unique([batch, batch + 1, batch + 7, 2 * batch])[:, None]
+    how = dict(layout=many, batch=batches, n_context=context, precision=IN_FP8, bound=bound)
+    step = decode_step_s(name, "h200_sxm", **how).step_s
+    assert np.all(np.diff(step, axis=0) >= -1e-12 * step[1:])
+
+
+def test_micro_batches_are_as_full_as_the_fullest():
+    # 17 sequences on 16 replicas in two stages: one has two, so there are two micro-batches, priced with 16 each
+    how = dict(layout=Layout(dp=16, tp_ffn=16, pp=2), n_context=4096, precision=IN_FP8)
+    one, more, full = (decode_step_s("qwen3_235b_a22b", "h200_sxm", batch=b, **how) for b in (16, 17, 32))
+    assert one.step_s < more.step_s == full.step_s and one.experts_s == more.experts_s
+    on = dict(d_model=4096, d_expert=1536, n_experts=128, n_chosen=8, tp=16, chip="h200_sxm", fmt="fp8")
+    assert more.experts_s == pytest.approx(94 * moe_s(16, **on))
+
+
+def test_random_routing_wakes_distinct_experts():
+    # inference-sim#764: 32 tokens that pick 8 of 256 wake 256·(1 − (1 − 8/256)^32) = 163 experts, not all
+    how = dict(layout=Layout(), batch=32, n_context=4096, precision=IN_FP8)
+    awake = 256 * (1 - (1 - 8 / 256) ** 32)
+    all_of_them, some, skewed = (
+        decode_step_s("deepseek_r1", "b200_sxm", routing=r, bound=True, **how) for r in ("balanced", "random", "skewed")
+    )
+    assert round(awake) == 163
+    assert some.experts_s / all_of_them.experts_s == pytest.approx(awake / 256, rel=0.01)
+    assert skewed.experts_s < some.experts_s
+    real = decode_step_s("deepseek_r1", "b200_sxm", routing="random", **how)
+    even = decode_step_s("deepseek_r1", "b200_sxm", **how)
+    assert some.experts_s < real.experts_s < even.experts_s
+    spread = how | dict(layout=Layout(dp=8, ep=8), routing="random")
+    # every rank equally busy: what is sent is what balanced routing sends
+    sent = [
+        decode_step_s("deepseek_r1", "b200_sxm", **spread | {"routing": r}).communication_s
+        for r in ("balanced", "random")
+    ]
+    assert sent[0] == sent[1]
+
+
+def test_what_is_neither_mixer_nor_ffn_is_in_the_step():
+    # DeepSeek-V4 mixes four residual streams around every part: matrices in BF16 beside shared experts and router
+    of = models.MODELS["deepseek_v4_flash"]
+    step = decode_step_s(of, "gb200", layout=Layout(), batch=64, n_context=4096, precision=IN_FP8)
+    rest = [(x, n) for r, n in shards.kinds(of).others for x in shards.rest_shards(r, of.config.d_model)]
+    assert rest
+    mixing = sum(n * gemm_s(64, x.k, x.n * x.count, chip="gb200", fmt="bf16") for x, n in rest)
+    inner = 0.0
+    for ffn, n in shards.kinds(of).ffns:
+        for x in shards.ffn_shards(ffn, of.config.d_model, Layout()):
+            if x.of.kind and x.of.kind != "expert":
+                fmt = "bf16" if x.of.kind in shards.IN_BF16 else "fp8"
+                inner += n * gemm_s(64, x.k, x.n * x.count, chip="gb200", fmt=fmt)
+    assert step.ffn_s == pytest.approx(inner + mixing)
+
+
+def test_drafts_are_work_for_every_part():
+    # with n tokens a sequence: scores of the indexer, recurrences and merging grow by n; the cache is read once
+    chip, how = hardware.chip("gb200"), dict(batch=512, n_context=1000, precision=IN_FP8, bound=True)
+    v32 = [decode_step_s("deepseek_v3_2", chip, layout=Layout(), n_draft=d, **how).attention_s for d in (0, 7)]
+    one = attention.index(1, 999, n_heads=64, d_head=128, tokens_per_entry=1, n_batch=512, kv="fp8")
+    for each, found in zip((1, 8), v32, strict=True):
+        read = latent_decode_s(1000, n_heads=128 * each, n_batch=512, chip="gb200", fmt="fp8", bound=True)
+        score = roofline.time_s(roofline.Work(one.flops * each, one.bytes), chip, IN_FP8.kv)
+        assert found == pytest.approx(61 * (read + score))
+    # on a chip that hardly multiplies, recurrences take as long as their arithmetic
+    slow = replace(chip, bf16_flops_per_s=1e12, exp_per_s=1e9)
+    found = shards.kinds(models.MODELS["nemotron_3_super"]).mixers
+    (mixer, n), (full, n_full) = sorted(found, key=lambda x: not hasattr(x[0], "d_key"))
+    state, on = recurrent.decode(mixer, 512), dict(n_kv_heads=full.n_kv_heads, d_head=full.d_head, n_batch=512)
+    assert roofline.time_s(state, slow, BF16) > 2 * state.bytes / 8e12
+    for each in (1, 2):
+        step = decode_step_s("nemotron_3_super", slow, layout=Layout(), n_draft=each - 1, **how)
+        read = attention_decode_s(1000, n_heads=full.n_heads * each, **on, chip=slow, fmt="fp8", bound=True)
+        moving = roofline.Work(state.flops * each, state.bytes, state.exps * each)
+        assert step.attention_s == pytest.approx(n * roofline.time_s(moving, slow, BF16) + n_full * read)
+    llama = dict(layout=Layout(kvp=4, tp_attention=2, tp_ffn=8), batch=8, n_context=10**5, precision=IN_FP4)
+    plain = dict(layout=Layout(tp_attention=8, tp_ffn=8), batch=8, n_context=10**5, precision=IN_FP4)
+    net = exchange.Network(chip=chip)
+    for each in (1, 4):
+        divided, whole = (
+            decode_step_s("qwen3_32b", "gb200", n_draft=each - 1, **x).communication_s for x in (llama, plain)
+        )
+        assert divided - whole == pytest.approx(64 * net.all_to_all_s(8 * each * 32 * (2 * 128 + 8), 4))
+    grouped = decode_step_s(
+        "qwen3_32b", "gb300", layout=Layout(), batch=8, n_context=10**5, precision=IN_BF16, n_draft=63
+    )
+    on = dict(n_kv_heads=8, d_head=128, n_batch=8, chip="gb300", fmt="bf16")
+    least = attention_decode_s(10**5, n_heads=64 * 64, **on, bound=True)
+    assert grouped.attention_s == pytest.approx(64 * max(attention_decode_s(10**5, n_heads=64, **on), least))
+    assert least > attention_decode_s(10**5, n_heads=64, **on)
 
 
 def test_a_draft_is_nearly_free_until_the_arithmetic_counts():
@@ -408,7 +528,13 @@ def test_experts_in_a_format_of_their_own():
         (dict(n_context=True), "n_context is True"),
         (dict(n_draft=-1), "n_draft"),
         (dict(n_draft=0.5), "n_draft"),
-        (dict(routing="random"), "allowed: balanced, skewed"),
+        (dict(routing="even"), "allowed: balanced, random, skewed"),
+        (dict(n_draft=1.5), "n_draft is 1.5"),
+        (dict(precision=None), "precision is None"),
+        (dict(precision="fp8"), "precision is 'fp8'; allowed: a Precision"),
+        (dict(overhead=1.0), "overhead is 1.0; allowed: an Overhead"),
+        (dict(layout=Layout(pp=[1, 2]), batch=[1, 2, 3]), r"layout of shape \(2,\) and batch of shape \(3,\)"),
+        (dict(batch=1e300), "batch is 1e\\+300"),
         (dict(hop_b=1), "hop_b is 1"),
         (dict(bound="no"), "bound is 'no'"),
         (dict(engine="vllm"), "engine is 'vllm'"),

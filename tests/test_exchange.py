@@ -22,7 +22,8 @@ ROUTED = dict(ffn=MOE, d_model=7168, activations=BF16, routing="balanced")
 
 def test_one_gpu_sends_nothing():
     alone = dict(layout=Layout(), on=GB200)
-    assert exchange.dense_s(64, 7168, n_ranks=1, **alone) == 0 and exchange.ends_s(64, 7168, 129_280, **alone) == 0
+    assert exchange.dense_s(64, 7168, n_ranks=1, **alone) == 0 and exchange.logits_s(64, 129_280, **alone) == 0
+    assert exchange.embedding_s(64, 7168, **alone) == 0
     assert exchange.merge_s(8, 128, 512, **alone) == 0 and exchange.hand_over_s(8, 7168, **alone) == 0
     assert exchange.experts_s(64, **ROUTED, **alone) == 0
 
@@ -96,6 +97,34 @@ def test_after_dispatch_replicas_gather_their_tokens_and_shared_experts_are_redu
     assert exchange.experts_s(tokens, **alone, layout=at, on=GB200) == pytest.approx(sent + gathered, rel=1e-12)
 
 
+def test_what_is_dispatched_by_hand():
+    # each of the copies of a token goes to all GPUs that divide the expert's width, in the size experts work in
+    link = GB200.chip.link_bytes_per_s
+    (latent,) = (f for f, _ in shards.kinds(models.MODELS["nemotron_3_super"]).ffns if f.n_experts)
+    assert latent.d_latent == 1024 and latent.n_active_experts == 22
+    for ffn, d_model, width, chosen in ((MOE, 7168, 7168, 8), (latent, 4096, 1024, 22)):
+        for tp in (1, 4):
+            at, how = Layout(dp=16, tp_ffn=tp, ep=16 // tp), dict(activations=BF16, routing="balanced")
+            copies = 16 // tp * (1 - (1 - tp / 16) ** chosen) * tp
+            sent = exchange.dispatch_combine_s(1600, ffn, d_model, layout=at, **how, on=BOUND)
+            assert sent * link == pytest.approx(2 * 100 * copies * width * 2 * 15 / 16)
+
+
+def test_dense_tokens_that_come_back_are_not_reduced_twice():
+    # shared experts over more GPUs than a replica: routed outputs are gathered in the replica, shared ones beside
+    at, tokens = Layout(tp_attention=2, dp=8, tp_ffn=4, ep=4), 16 * 1024
+    how = dict(layout=at, on=BOUND)
+    sent = exchange.dispatch_combine_s(tokens, **ROUTED, **how)
+    gathered = BOUND.all_gather_s(tokens / 8 * 7168 * 2, 2)
+    shared = exchange.dense_s(tokens, 7168, n_ranks=4, **how)
+    all_of_them = exchange.dense_s(tokens, 7168, n_ranks=16, **how)
+    assert exchange.experts_s(tokens, **ROUTED, **how) == pytest.approx(min(sent + gathered + shared, all_of_them))
+    # in few tokens the way back decides nothing, so the two ways are told apart where dispatch is cheap
+    one = ROUTED | {"ffn": replace(MOE, n_active_experts=1)}
+    cheap = exchange.dispatch_combine_s(tokens, **one, **how) + gathered + shared
+    assert cheap < all_of_them and exchange.experts_s(tokens, **one, **how) == pytest.approx(cheap)
+
+
 def test_a_dense_ffn_over_replicas_by_hand():
     at, size = Layout(tp_attention=2, dp=4, tp_ffn=8), 7168 * 2
     expected = (
@@ -122,15 +151,28 @@ def test_merging_by_hand():
 
 def test_ends_and_hand_over_by_hand():
     at = Layout(tp_attention=4, tp_ffn=4, pp=3)
-    assert exchange.ends_s(10, 8192, 128_256, layout=at, on=GB200) == pytest.approx(
-        collectives.all_reduce_s(10 * 8192 * 2, n_ranks=4, chip="gb200", engine="trtllm")
-        + collectives.all_gather_s(10 * 128_256 * 2, n_ranks=4, chip="gb200")
+    assert exchange.embedding_s(10, 8192, layout=at, on=GB200) == collectives.all_reduce_s(
+        10 * 8192 * 2, n_ranks=4, chip="gb200", engine="trtllm"
+    )
+    assert exchange.logits_s(10, 128_256, layout=at, on=GB200) == collectives.all_gather_s(
+        10 * 128_256 * 2, n_ranks=4, chip="gb200"
     )
     one = collectives.point_to_point_s(10 * 8192 * 2, chip="gb200")
     assert exchange.hand_over_s(10, 8192, layout=at, on=GB200) == pytest.approx(2 * one)
     assert exchange.hand_over_s(10, 8192, layout=at, on=BOUND) == pytest.approx(2 * 10 * 8192 * 2 / 900e9)
-    # 12 GPUs are more than a domain of H200: over one NIC each
-    assert exchange.hand_over_s(10, 8192, layout=at, on=H200) == pytest.approx(2 * 10 * 8192 * 2 / 50e9)
+    # a domain of H200 has 8 GPUs: two stages of four inside, the third beyond one NIC each
+    inside = collectives.point_to_point_s(10 * 8192 * 2, chip="h200_sxm")
+    assert exchange.hand_over_s(10, 8192, layout=at, on=H200) == pytest.approx(inside + 10 * 8192 * 2 / 50e9)
+    both = Layout(tp_attention=4, tp_ffn=4, pp=[1, 2, 3])
+    found = exchange.hand_over_s(10, 8192, layout=both, on=H200)
+    assert found[0] == 0 and found[1] == inside and found[2] == exchange.hand_over_s(10, 8192, layout=at, on=H200)
+
+
+@given(n=st.integers(1, 20), pp=st.integers(1, 12), domain=st.sampled_from([4, 8, 72]))
+def test_crossings_are_counted_gpu_by_gpu(n, pp, domain):
+    gpu = np.arange(n * (pp - 1)).reshape(pp - 1, n)
+    leaves = (gpu // domain != (gpu + n) // domain).any(axis=1)
+    assert exchange.crossings(Layout(dp=n, tp_ffn=n, pp=[pp]), domain) == leaves.sum()
 
 
 def test_skewed_routing_sends_more_to_the_busiest():
@@ -180,6 +222,7 @@ def test_never_below_the_bound(chip, routing, tokens, n_gpus):
         lambda on: exchange.experts_s(tokens, **ROUTED | {"routing": routing}, layout=at, on=on),
         lambda on: exchange.dense_s(tokens, 7168, layout=at, n_ranks=at.n_dense_ranks, on=on),
         lambda on: exchange.merge_s(tokens, 128 // at.tp_attention, 512, layout=at, on=on),
-        lambda on: exchange.ends_s(tokens, 7168, 129_280, layout=at, on=on),
+        lambda on: exchange.embedding_s(tokens, 7168, layout=at, on=on),
+        lambda on: exchange.logits_s(tokens, 129_280, layout=at, on=on),
     ):
         assert np.all(call(real) >= call(bound) * (1 - 1e-12)) and np.all(call(bound) >= 0)

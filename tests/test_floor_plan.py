@@ -33,7 +33,7 @@ WINGS = {
     "serving": [
         {"pipeline", "sharded_attention", "rules", "helix", "rental", "price"},
         {"layout", "slicing", "splitting", "tuning"},
-        {"shards"},
+        {"shards", "stages"},
         {"memory", "exchange"},
         {"parts"},
         {"decode", "prefill", "afd", "volumes"},

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codesign_lib.report.claims import helix_frontier
 from codesign_lib.serving.decode import decode_step_s
 from codesign_lib.serving.families import crossover_tokens, families
 from codesign_lib.serving.frontier import pareto
@@ -100,3 +101,41 @@ def test_families_do_not_overlap():
     assert sum(x.astype(int) for x in found.values()).max() == 1
     assert all(x.any() for x in found.values())
     assert found["TP"][[str(x) == "one GPU" for x in (every[i] for i in range(len(every)))]].all()
+
+
+CROSS = dict(model="llama_3_1_405b")
+
+
+@settings(max_examples=20)
+@given(batch=st.integers(1, 256), more=st.integers(1, 64))
+def test_more_sequences_bring_the_crossover_down(batch, more):
+    few, many = (helix_frontier.crossover_tokens(**CROSS, batch=b) for b in (batch, batch + more))
+    assert many <= few * (1 + 1e-9)
+
+
+@settings(max_examples=20)
+@given(batch=st.integers(1, 128), heads=st.sampled_from([1, 2, 4, 8, 16, 32]), bound=st.booleans())
+def test_more_key_value_heads_push_the_crossover_up(batch, heads, bound):
+    # TP divides them itself; up to the eight of a GPU's share nothing changes
+    few, many = (
+        helix_frontier.crossover_tokens(**CROSS, batch=batch, n_kv_heads=h, bound=bound) for h in (heads, 2 * heads)
+    )
+    assert many >= few * (1 - 1e-9)
+
+
+@settings(max_examples=20)
+@given(batch=st.integers(1, 128), ratio=st.floats(0.25, 4), faster=st.floats(1.1, 4))
+def test_faster_memory_pushes_the_crossover_up_and_faster_links_down(batch, ratio, faster):
+    for name, up in (("memory_ratio", True), ("link_ratio", False)):
+        slow, fast = (
+            helix_frontier.crossover_tokens(**CROSS, batch=batch, **{name: x}) for x in (ratio, ratio * faster)
+        )
+        assert fast >= slow * (1 - 1e-9) if up else fast <= slow * (1 + 1e-9)
+
+
+def test_the_crossover_moves_with_each():
+    at = helix_frontier.crossover_tokens
+    here = at(**CROSS, batch=8)
+    assert at(**CROSS, batch=64) < 0.5 * here < here < 0.2 * at(**CROSS, batch=1)
+    assert at(**CROSS, batch=8, n_kv_heads=32) > 1.5 * here
+    assert at(**CROSS, batch=8, memory_ratio=2) > 1.5 * here and at(**CROSS, batch=8, link_ratio=2) < 0.95 * here

@@ -64,14 +64,18 @@ class TestBatchwise:
 
 
 class TestAttentionDp:
-    @given(st.integers(1, 16), st.integers(1, 7), st.floats(1e3, 1e12), st.floats(1, 1e6))
-    def test_both_read_the_same_there(self, heads, log_n, w, k):
-        n = 2**log_n
+    @given(st.integers(1, 16), st.integers(1, 70), st.floats(1e3, 1e12), st.floats(1, 1e6))
+    def test_both_read_the_same_there(self, heads, n, w, k):
         t = helix.attention_dp_tokens(weight_bytes=w, kv_bytes_per_token=k, n_kv_heads=heads, n_gpus=n)
-        if n <= heads:
+        if heads % n == 0:
             assert t == np.inf
         else:
-            assert w / n + t * k / min(heads, n) == pytest.approx(w + t * k / n)
+            assert w / n + t * k * np.ceil(heads / n) / heads == pytest.approx(w + t * k / n)
+
+    def test_heads_that_gpus_do_not_divide(self):
+        # three heads on two GPUs: one reads two of three, DP half
+        t = helix.attention_dp_tokens(weight_bytes=6.0, kv_bytes_per_token=1.0, n_kv_heads=3, n_gpus=2)
+        assert t == pytest.approx(18) and 6 / 2 + 18 * 2 / 3 == 6 + 18 / 2
 
     def test_one_head_whatever_the_gpus(self):
         how = dict(weight_bytes=3e8, kv_bytes_per_token=1e3)
@@ -98,6 +102,17 @@ def test_refuses_more():
         helix.batchwise_s(8, 2.0, -1.0, overlapped=True)
     with pytest.raises(ValueError, match=r"weight_bytes is 0\.0"):
         helix.attention_dp_tokens(weight_bytes=0, kv_bytes_per_token=1, n_gpus=8)
+
+
+def test_refuses_flags_shapes_and_half_heads():
+    with pytest.raises(ValueError, match="overlapped is 'no'; allowed: True, False"):
+        helix.batchwise_s(8, 2.0, 1.0, overlapped="no")
+    with pytest.raises(ValueError, match="tp_attention is 256; allowed: at most n_heads, 128"):
+        helix.weight_read_s(**WEIGHTS, tp_attention=256)
+    with pytest.raises(ValueError, match="do not broadcast"):
+        helix.kv_read_s([1, 2], **CACHE, tp=[1, 2, 4])
+    with pytest.raises(ValueError, match="do not broadcast"):
+        helix.attention_dp_tokens(weight_bytes=[1, 2], kv_bytes_per_token=1, n_gpus=[1, 2, 3])
 
 
 def test_the_exchange_of_a_decode_step_carries_these_bytes():

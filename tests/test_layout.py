@@ -113,7 +113,7 @@ def test_all_violations_at_once_with_the_nearest_legal_sizes():
     assert found["query heads"].legal == (16, 32) and found["vocabulary"].legal == (20, 32)
     assert "128 % 24 = 8" in str(found["query heads"])
     with pytest.raises(ValueError, match=r"vocabulary.*query heads.*attention width"):
-        check("decode_step_s", Layout(tp_attention=24, tp_ffn=24), models.MODELS["deepseek_v4_pro"])
+        check("decode_step_s", Layout(tp_attention=24, tp_ffn=24), models.MODELS["deepseek_v4_pro"], IN_FP4)
     with pytest.raises(ValueError, match="allowed: one"):
         violations(Layout(dp=[1, 1]), "deepseek_v4_pro")
 
@@ -184,3 +184,9 @@ def test_decode_context_parallelism_in_vllm_s_guide():
     assert dcp_allowed("deepseek_r1", tp=8, dcp=8) and dcp_allowed("kimi_k2", tp=16, dcp=[8, 16]).all()
     assert dcp_allowed("qwen3_235b_a22b", tp=8, dcp=[1, 2, 4]).tolist() == [True, True, False]
     assert dcp_allowed("qwen3_235b_a22b", tp=12, dcp=[1, 3]).tolist() == [True, False]  # 16 queries a head, not by 3
+
+
+def test_more_ranks_than_can_be_counted_are_refused():
+    many = np.array([2**40])
+    with pytest.raises(ValueError, match="Layout: more than 2"):
+        Layout(kvp=many, dp=many, tp_ffn=many, ep=many)

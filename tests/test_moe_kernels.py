@@ -200,7 +200,7 @@ def test_shapes_broadcast_and_blocks_do_not_show():
         (dict(n_chosen=300), "moe_s: n_chosen is 300; allowed: at most n_experts, 256"),
         (dict(gated=1), "gated is 1; allowed: True, False"),
         (dict(transfer_from="h100_sxm"), "transfer_from='h100_sxm' has no calibrated trtllm nvfp4"),
-        (dict(routing="random"), "routing is 'random'; allowed: balanced, skewed"),
+        (dict(routing="even"), "routing is 'even'; allowed: balanced, skewed"),
         (dict(chip="h100_sxm"), "H100 SXM has no nvfp4 peak"),
         (dict(chip="mi355x", fmt="mxfp4"), "MI355X has no calibrated trtllm mxfp4.*roofline"),
         (dict(fmt="mxfp4", gated=False), "no calibrated trtllm mxfp4"),

@@ -223,3 +223,10 @@ class TestRefuses:
         how = dict(queries_nope=np.ones((2, 3)), queries_rope=np.ones((2, 1)), keys_rope=np.ones((4, 1)))
         with pytest.raises(ValueError, match=r"absorbed: .* allowed: \(…, H, d\)"):
             sharded.absorbed(**how, latents=np.ones((4, 5)), key_up=np.ones((2, 3, 6)))
+
+
+@pytest.mark.parametrize("short", [dict(values=V[:-1]), dict(mask=np.ones(len(K) - 1, bool))])
+def test_shards_of_fewer_values_or_masks_than_keys_are_refused(short):
+    given = dict(keys=K, values=V, owner=np.zeros(len(K), int)) | short
+    with pytest.raises(ValueError, match=f"attend_sharded: {next(iter(short))} of shape"):
+        sharded.attend_sharded(Q, **given)

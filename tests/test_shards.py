@@ -128,3 +128,22 @@ def test_kinds_count_layers():
     assert [n for _, n in found.ffns] == [3, 58] and sum(n for _, n in found.others) == 61
     assert sum(n for _, n in shards.kinds(models.MODELS["deepseek_r1"], mtp=True).mixers) == 1
     assert isinstance(shards.kinds(models.MODELS["gpt_oss_120b"]).mixers[0][0], Attention)
+
+
+def test_grouped_outputs_and_recurrent_parts_by_hand():
+    # DeepSeek-V4-Pro: 16 groups of output, each 128·512/16 = 4,096 wide and of rank 1,024; beyond 16 ranks the groups
+    # are divided along their inputs
+    pro = models.MODELS["deepseek_v4_pro"]
+    mixer = shards.kinds(pro).mixers[0][0]
+    for tp, k, count in ((1, 4096, 16), (8, 4096, 2), (16, 4096, 1), (64, 1024, 1)):
+        at = Layout(tp_attention=tp, tp_ffn=tp)
+        (found,) = (x for x in shards.mixer_shards(mixer, 7168, at) if x.of.name == "out_a")
+        assert (found.k, found.n, found.count) == (k, 1024, count)
+    # Mamba 1: what it reads its steps and gates from is divided, and so are the steps
+    jamba = models.MODELS["jamba_1_5_mini"]
+    mamba = next(m for m, _ in shards.kinds(jamba).mixers if getattr(m, "kind", "") == "mamba1")
+    one, eight = (
+        {x.of.name: x for x in shards.mixer_shards(mamba, 4096, Layout(tp_attention=n, tp_ffn=n))} for n in (1, 8)
+    )
+    assert eight["x"].k == one["x"].k / 8 and eight["x"].n == one["x"].n
+    assert eight["dt"].n == one["dt"].n / 8 and eight["dt"].k == one["dt"].k

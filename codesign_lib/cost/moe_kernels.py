@@ -16,7 +16,8 @@ p token-expert pairs between them:
 With ``ep`` ranks this GPU holds E/ep experts and, balanced, m·c/ep pairs on :math:`\min(E_l, \max(1, p))` experts;
 ``tp`` divides the experts' width. ``skewed`` is the busiest rank: pairs times
 :py:func:`codesign_lib.cost.ops.moe.busiest_share`, and fewer experts awake. The numbers are those of balanced tables;
-skewed times follow from the form. Every fraction is at most 1 and the result never below the bound; a fraction that
+skewed times follow from the form. ``random`` wakes the distinct experts of tokens that pick at random and leaves the
+ranks equally busy. Every fraction is at most 1 and the result never below the bound; a fraction that
 the fit left at 1 (``compute_fraction`` of many sets, where ``tile_s`` carries the time of a tile) is no efficiency.
 
 SGLang's tables call DeepSeek's layer balanced, but its routing is limited to groups of experts; those rows were left
@@ -87,8 +88,8 @@ def moe_s(
     with MXFP8 activations; tokens come and go in BF16. With experts in a latent size ``d_model`` is that size.
     ``bound=True`` is the roofline; ``transfer_from`` takes another chip's fitted numbers
     (:py:func:`codesign_lib.cost.calibration.fitted`) with this chip's datasheet. Sizes broadcast and are whole and at
-    least 1, ``n_chosen`` at most ``n_experts``, ``ep`` and ``tp`` divisors of experts and width, ``routing`` balanced
-    or skewed, else ValueError; so is what is not calibrated.
+    least 1, ``n_chosen`` at most ``n_experts``, ``ep`` and ``tp`` divisors of experts and width, ``routing`` balanced,
+    random or skewed, else ValueError; so is what is not calibrated.
 
     >>> r1 = dict(d_model=7168, d_expert=2048, n_experts=256, n_chosen=8, chip="gb300", fmt="nvfp4")
     >>> narrow, wide = (moe_s(128, **r1, ep=ep) for ep in (8, 32))
@@ -107,11 +108,12 @@ def moe_s(
     if np.any(c > e):
         chosen, of = (x[c > e][0] for x in np.broadcast_arrays(c, e))
         raise ValueError(f"{subject}: n_chosen is {chosen:g}; allowed: at most n_experts, {of:g}")
-    share = moe.busiest_share(m, n_experts=e, n_chosen=c, n_ranks=ep, routing=routing)
+    even = "balanced" if routing == "random" else routing
+    share = moe.busiest_share(m, n_experts=e, n_chosen=c, n_ranks=ep, routing=even)
     pairs = share * m * c / ep
     held = e / ep
     awake = np.minimum(held, np.maximum(1, pairs))
-    if routing == "skewed":
+    if routing != "balanced":
         awake = np.maximum(1, np.minimum(awake, moe.woken(m, n_experts=e, n_chosen=c, routing=routing) / ep))
     arithmetic = MXFP8 if fmt == MXFP4 else fmt
     work = moe.experts(

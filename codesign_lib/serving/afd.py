@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.tiling import whole
-from codesign_lib.specs.quantities import not_negative, positive
+from codesign_lib.specs.quantities import common_shape, not_negative, positive
 
 
 def step_s(
@@ -36,6 +36,7 @@ def step_s(
     """
     a, e, c = not_negative("afd.step_s", attention_s=attention_s, ffn_s=ffn_s, transfer_s=transfer_s)
     n, m = whole("afd.step_s", n_layers=n_layers, n_micro=n_micro)
+    common_shape("afd.step_s", attention_s=a, ffn_s=e, transfer_s=c, n_layers=n, n_micro=m)
     trip, slowest = a + e + 2 * c, np.maximum(np.maximum(a, e), c)
     return trip + (m - 1) * slowest + (n - 1) * np.maximum(m * slowest, trip)
 
@@ -64,7 +65,10 @@ def simulated_s(attention_s: float, ffn_s: float, transfer_s: float, *, n_layers
     42.0
     """
     times = not_negative("simulated_s", attention_s=attention_s, ffn_s=ffn_s, transfer_s=transfer_s)
-    layers, jobs = (int(x) for x in whole("simulated_s", n_layers=n_layers, n_micro=n_micro))
+    counts = whole("simulated_s", n_layers=n_layers, n_micro=n_micro)
+    if any(x.ndim for x in (*times, *counts)):
+        raise ValueError("simulated_s: arrays are given; allowed: one number each, as in afd.step_s for many")
+    layers, jobs = (int(x) for x in counts)
     a, e, c = (float(x) for x in times)
     takes, queues, busy = (a, c, e, c), [deque(range(jobs)), deque(), deque(), deque()], [False] * 4
     events: list[tuple[float, int, int]] = []  # end of service, station, job
@@ -98,6 +102,10 @@ def tokens_per_expert(
     """
     (b,) = positive("tokens_per_expert", n_micro_tokens=n_micro_tokens)
     n, e, c = whole("tokens_per_expert", n_attention=n_attention, n_experts=n_experts, n_chosen=n_chosen)
+    common_shape("tokens_per_expert", n_micro_tokens=b, n_attention=n, n_experts=e, n_chosen=c)
+    if np.any(c > e):
+        chosen, of = (x[c > e].flat[0] for x in np.broadcast_arrays(c, e))
+        raise ValueError(f"tokens_per_expert: n_chosen is {chosen:g}; allowed: at most n_experts, {of:g}")
     return b * n * c / e
 
 
@@ -116,7 +124,11 @@ def throughput_ratio(
     a, c, fixed, each = not_negative(
         subject, attention_s=attention_s, transfer_s=transfer_s, ffn_fixed_s=ffn_fixed_s, ffn_s=ffn_s
     )
-    return r / ((r + 1) * np.maximum(np.maximum(a, c), fixed + r * each))
+    common_shape(subject, ratio=r, attention_s=a, transfer_s=c, ffn_fixed_s=fixed, ffn_s=each)
+    slowest = np.maximum(np.maximum(a, c), fixed + r * each)
+    if np.any(slowest <= 0):
+        raise ValueError(f"{subject}: all times are 0; allowed: one above 0")
+    return r / ((r + 1) * slowest)
 
 
 def best_ratio(
@@ -136,6 +148,7 @@ def best_ratio(
     subject = "best_ratio"
     (each,) = positive(subject, ffn_s=ffn_s)
     a, c, fixed = not_negative(subject, attention_s=attention_s, transfer_s=transfer_s, ffn_fixed_s=ffn_fixed_s)
+    common_shape(subject, ffn_s=each, attention_s=a, transfer_s=c, ffn_fixed_s=fixed)
     return np.maximum((np.maximum(a, c) - fixed) / each, np.sqrt(fixed / each))
 
 

@@ -5,8 +5,13 @@ r"""Seconds of one decode step of an instance, by part: every running sequence g
 
 Operations run one after the other, each with the time of its kernel on what a GPU of the layout holds
 (:py:mod:`codesign_lib.serving.shards`), communication (:py:mod:`codesign_lib.serving.exchange`) between them; the
-slowest GPU counts. Equal kinds of layers are computed once. ``bound=True`` takes the roofline of every operation and
-of the links, and no overhead.
+slowest GPU counts. Equal kinds of layers are computed once.
+
+``bound=True`` takes the roofline of every operation and of the links, and no overhead: the least that the *same work*
+can take. What work it is depends on ``routing`` (:py:mod:`codesign_lib.cost.ops.moe`): ``balanced``, as kernels are
+benchmarked, wakes as many experts as can be, so with few tokens a real router wakes fewer and may be faster than that
+bound; ``random`` wakes the distinct experts of tokens that pick at random, on equally busy ranks; ``skewed`` still
+fewer, and the busiest rank counts.
 
 **HOP-B** overlaps the all-to-all under kvp of one sequence with the attention of the next: with A seconds of attention
 and C of merging for b sequences, max(A + C/b, C + A/b) in place of A + C. An ideal: real transfers split into b pieces
@@ -14,20 +19,22 @@ start b times.
 
 **A pipeline** of pp stages works on M = min(pp, sequences of a replica) micro-batches at once. A step lasts until each
 has passed all stages and its turn comes again: the sum of all parts for one micro-batch, or M periods of the slowest
-stage, whichever is longer; the difference is ``waiting_s``. That stage has ⌈L/pp⌉ average layers or the mean of all
-work, embedding and head included, whichever is more.
+stage, whichever is longer; the difference is ``waiting_s``. Stages are those of :py:mod:`codesign_lib.serving.stages`,
+layer by layer, the head on the last. Every micro-batch is as full as the fullest, in all replicas.
 
 **Speculative decoding**: ``n_draft`` more tokens a sequence are verified in the same step; making the draft is not
 included.
 
 Recurrent layers and indexers have no measured kernels: their bound is taken. Compressed attention (DeepSeek-V4) is
-priced as latent attention of its size. Ignored, unless ``overhead`` says otherwise: norms, rotary embeddings,
+priced as latent attention of its size. Indexers score with all their heads on every tp rank, as in vLLM, and on the
+rank's part of the context under kvp. Ignored, unless ``overhead`` says otherwise: norms, rotary embeddings,
 activation functions, sampling, the host.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,21 +42,28 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.cost import roofline
 from codesign_lib.cost.attention_kernels import attention_decode_s
 from codesign_lib.cost.latent_kernels import latent_decode_s
-from codesign_lib.cost.ops import attention, recurrent
+from codesign_lib.cost.ops import attention, moe, recurrent
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import exchange, shards
 from codesign_lib.serving.layout import Layout, check
 from codesign_lib.serving.parts import Step, ffn_s, linear_s
+from codesign_lib.serving.stages import layer_kinds, stages
 from codesign_lib.specs.formats import BF16, Precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.hf_config.fields import Attention, CompressedAttention, LatentAttention, Mixer, Recurrent
+from codesign_lib.specs.hf_config.fields import (
+    Attention,
+    CompressedAttention,
+    Ffn,
+    LatentAttention,
+    Layer,
+    Mixer,
+    Recurrent,
+)
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
-from codesign_lib.specs.quantities import as_floats, not_negative
-
-ROUTINGS = ("balanced", "skewed")
+from codesign_lib.specs.quantities import as_floats, common_shape, countable, flags, not_negative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +140,9 @@ def decode_step_s(
 
     Raises ValueError for a layout that the model does not allow (with everything that is wrong with it), sizes that
     are not whole and above 0, formats and chips without calibration (``bound=True`` has none; ``transfer_from`` takes
-    another chip's, as in ``gemm_s``), another ``routing`` than balanced or skewed. Whether it fits: ``memory``.
+    another chip's, as in ``gemm_s``), another ``routing`` than balanced, random or skewed. Whether it fits: ``memory``.
+    A longer context never takes less time, but in chunked attention (Llama 4), where a query sees its own chunk: past
+    8,192 tokens it starts with one.
 
     >>> in_fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
     >>> tp, helix = Layout(tp_attention=64, tp_ffn=64), Layout(kvp=8, tp_attention=8, tp_ffn=64)
@@ -137,53 +153,71 @@ def decode_step_s(
     """
     of, c, subject = as_model(model), as_chip(chip), "decode_step_s"
     b, s = whole(subject, batch=batch, n_context=n_context)
-    (each,) = whole(subject, n_draft=1 + not_negative(subject, n_draft=n_draft)[0])  # tokens a sequence
-    for name, value in (("hop_b", hop_b), ("bound", bound)):
-        if not isinstance(value, bool):
-            raise ValueError(f"{subject}: {name} is {value!r}; allowed: True, False")
-    if routing not in ROUTINGS:
-        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(ROUTINGS)}")
+    (drafts,) = not_negative(subject, n_draft=n_draft)
+    if np.any(drafts % 1):
+        raise ValueError(f"{subject}: n_draft is {drafts[drafts % 1 > 0].flat[0]:g}; allowed: whole numbers from 0")
+    each = 1 + drafts  # tokens a sequence
+    countable(subject, batch=b, n_context=s, n_draft=drafts)
+    flags(subject, hop_b=hop_b, bound=bound)
+    if routing not in moe.ROUTINGS:
+        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(moe.ROUTINGS)}")
+    if not isinstance(overhead, Overhead):
+        raise ValueError(f"{subject}: overhead is {overhead!r:.60}; allowed: an Overhead")
     check(subject, layout, of, precision)
+    common_shape(subject, layout=np.empty(layout.shape), batch=b, n_context=s, n_draft=drafts)
     pp, dp = np.asarray(layout.pp, np.float64), np.asarray(layout.dp, np.float64)
     held = np.ceil(b / dp)
     n_micro = np.minimum(pp, held)
     here = np.ceil(held / n_micro)
-    everywhere = np.minimum(dp * here, np.ceil(b / n_micro))
+    everywhere = np.minimum(dp * here, b)
     on = Step(chip=c, precision=precision, engine=engine, bound=bound, transfer_from=transfer_from, routing=routing,
              layout=layout, n_tokens=here * each, n_all_tokens=everywhere * each, n_sequences=here,
              n_each=each)  # fmt: skip
     net = on.network
     d, found = of.config.d_model, shards.kinds(of)
     parts = dict.fromkeys(("projections_s", "attention_s", "ffn_s", "experts_s", "head_s", "communication_s"), 0.0)
+    alone: dict[Mixer | Ffn | Layer, NDArray] = {}  # seconds of each distinct piece of a layer
+
+    def add(piece: Mixer | Ffn | Layer, n: int, **found: NDArray) -> None:
+        alone[piece] = sum(found.values())
+        for name, value in found.items():
+            parts[name] = parts[name] + n * value
+
+    summed = exchange.dense_s(on.n_all_tokens, d, layout=layout, n_ranks=layout.n_replica, on=net)
     for mixer, n in found.mixers:
         linear = sum(linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
         mixing, merge = _mixing_s(mixer, s, on), _merge_s(mixer, on)
         if hop_b:
             merge = hop_b_s(mixing, merge, here) - mixing
-        reduce = exchange.dense_s(on.n_all_tokens, d, layout=layout, n_ranks=layout.n_replica, on=net)
-        for name, value in zip(parts, (linear, mixing, 0.0, 0.0, 0.0, merge + reduce), strict=True):
-            parts[name] = parts[name] + n * value
+        add(mixer, n, projections_s=linear, attention_s=mixing, communication_s=merge + summed)
     for ffn, n in found.ffns:
         dense, experts, sent = ffn_s(ffn, d, on)
-        for name, value in (("ffn_s", dense), ("experts_s", experts), ("communication_s", sent)):
-            parts[name] = parts[name] + n * value
+        add(ffn, n, ffn_s=dense, experts_s=experts, communication_s=sent)
     for rest, n in found.others:
-        parts["ffn_s"] = parts["ffn_s"] + n * sum(linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d))
-    layers = sum(parts.values())
+        add(rest, n, ffn_s=sum((linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d)), np.zeros(())))
     for x in shards.outer_shards(of, layout):
         if x.of.kind:
             parts["head_s"] = parts["head_s"] + linear_s(x, on.n_tokens, on)
-    sent = exchange.ends_s(on.n_tokens, d, of.config.n_vocab, layout=layout, on=net)
-    over = NO_OVERHEAD if bound else overhead
-    parts["overhead_s"] = over.step_s + over.layer_s * of.n_layers + over.sequence_s * here
-    ends = parts["head_s"] + sent + parts["overhead_s"]
+    embedding = exchange.embedding_s(on.n_tokens, d, layout=layout, on=net)
+    logits = exchange.logits_s(on.n_tokens, of.config.n_vocab, layout=layout, on=net)
     hops = exchange.hand_over_s(on.n_tokens, d, layout=layout, on=net)
-    parts["communication_s"] = parts["communication_s"] + sent + hops
-    longest = np.maximum(np.ceil(of.n_layers / pp) / of.n_layers * layers, ends)
-    period = np.maximum(longest, (layers + ends) / pp) + hops / np.maximum(pp - 1, 1)
-    parts["waiting_s"] = np.where(pp > 1, np.maximum(n_micro * period - (layers + ends + hops), 0.0), 0.0)
+    parts["communication_s"] = parts["communication_s"] + embedding + logits + hops
+    over = NO_OVERHEAD if bound else overhead
+    once = over.step_s + over.sequence_s * here
+    parts["overhead_s"] = once + over.layer_s * of.n_layers
+    parts["waiting_s"] = np.zeros(())
+    if np.any(pp > 1):
+        layers = [over.layer_s + sum(alone[x] for x in _pieces(layer)) for layer in layer_kinds(of)]
+        last = parts["head_s"] + logits + once
+        slowest = reduce(np.maximum, (x.total(layers, first=embedding, last=last) for x in stages(of, layout)))
+        period = slowest + hops / np.maximum(pp - 1, 1)
+        parts["waiting_s"] = np.where(pp > 1, np.maximum(n_micro * period - sum(parts.values()), 0.0), 0.0)
     shape = np.broadcast_shapes(s.shape, *(np.shape(x) for x in parts.values()))
     return DecodeStep(**{name: np.broadcast_to(x, shape)[()] for name, x in parts.items()})
+
+
+def _pieces(layer: Layer) -> tuple[Mixer | Ffn | Layer, ...]:
+    return (*layer.mixers, *layer.ffns, replace(layer, mixers=(), ffns=()))
 
 
 def hop_b_s(attention_s: ArrayLike, merge_s: ArrayLike, n_sequences: ArrayLike) -> NDArray[np.float64]:

@@ -153,7 +153,7 @@ def dispatch_combine_s(
     chosen, width = float(ffn.n_active_experts), ffn.d_latent or d_model
     here = np.ceil(n_tokens / stage)
     share = 1.0
-    if routing != "balanced":
+    if routing == "skewed":
         held = np.ceil(ffn.n_experts / ep)
         sizes = dict(n_experts=held * ep, n_chosen=chosen, n_ranks=ep)
         share = moe.busiest_share(np.ceil(n_tokens), **sizes, routing=routing)
@@ -184,24 +184,43 @@ def _one_sided(phase: str, ranks: NDArray, chip: Chip) -> tuple[NDArray, NDArray
     return floor, offset, slower * np.interp(at, known, [1 / x["moved_bytes_per_s"] for x in numbers])
 
 
-def ends_s(n_tokens: ArrayLike, d_model: int, n_vocab: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
-    """Seconds after the embedding and after the head, for ``n_tokens`` of one replica: both tables are divided."""
-    embedding = on.all_reduce_s(_VECTOR * d_model * n_tokens, layout.n_replica)
-    return embedding + on.all_gather_s(_VECTOR * n_vocab * n_tokens, layout.n_replica)
+def embedding_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
+    """Seconds after the embedding, for ``n_tokens`` of one replica, which its GPUs divide by vocabulary."""
+    return on.all_reduce_s(_VECTOR * d_model * n_tokens, layout.n_replica)
+
+
+def logits_s(n_tokens: ArrayLike, n_vocab: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
+    """Seconds after the head, for ``n_tokens`` of one replica, which its GPUs divide by vocabulary."""
+    return on.all_gather_s(_VECTOR * n_vocab * n_tokens, layout.n_replica)
 
 
 def hand_over_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
     """Seconds between the stages of a pipeline, all its hand-overs: ``n_tokens`` of one replica.
 
-    Every GPU sends to its counterpart: over the scale-up links where the instance fits into one domain, else over one
-    NIC, of which only the bound is known.
+    Every GPU sends to its counterpart in the next stage. Stages follow each other over the GPUs of one scale-up domain
+    after the other: a hand-over inside one takes its links, one that leaves it a NIC, of which only the bound is known.
     """
     pp = np.asarray(layout.pp, np.float64)
     if np.all(pp == 1):
         return np.zeros(np.broadcast_shapes(np.shape(n_tokens), pp.shape))
-    size, across = _VECTOR * d_model * n_tokens, np.asarray(layout.n_gpus) > on.chip.n_scale_up
+    size, across = _VECTOR * d_model * n_tokens, crossings(layout, on.chip.n_scale_up)
     how = dict(bound=True) if on.bound else dict(transfer_from=on.transfer_from)
-    one = collectives.point_to_point_s(size, chip=on.chip, **how)
+    total = (pp - 1 - across) * collectives.point_to_point_s(size, chip=on.chip, **how)
     if np.any(across):
-        one = np.where(across, collectives.point_to_point_s(size, chip=on.chip, across=True, bound=True), one)
-    return (pp - 1) * one
+        total = total + across * collectives.point_to_point_s(size, chip=on.chip, across=True, bound=True)
+    return total
+
+
+def crossings(layout: Layout, n_domain: int) -> NDArray[np.float64]:
+    """How many of the pp − 1 hand-overs have a GPU whose counterpart is in another domain of ``n_domain`` GPUs.
+
+    >>> crossings(Layout(dp=3, ep=3, pp=[1, 2, 3, 4]), 8)              # the third stage has GPUs 6, 7 and 8
+    array([0., 0., 1., 2.])
+    """
+    n, pp = np.broadcast_arrays(layout.n_stage, layout.pp)
+    pairs, where = np.unique(n * (int(np.max(pp)) + 1) + pp, return_inverse=True)
+    found = []
+    for size, stages in zip(*np.divmod(pairs, int(np.max(pp)) + 1), strict=True):
+        first = np.arange(stages - 1) * size  # GPU of the hand-over's first stage; the second ends 2 · size later
+        found.append(np.count_nonzero(first // n_domain != (first + 2 * size - 1) // n_domain))
+    return np.array(found, np.float64)[where.reshape(n.shape)]

@@ -18,7 +18,7 @@ from codesign_lib.cost.tiling import whole
 from codesign_lib.specs.formats import BF16, Format, as_format
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
-from codesign_lib.specs.quantities import not_negative, positive
+from codesign_lib.specs.quantities import common_shape, flags, not_negative, positive
 
 STATISTICS_BYTES = 8
 """Largest logit and sum of exponentials, FP32 each, that go with a head's output (TensorRT-LLM technical blog 22)."""
@@ -48,6 +48,7 @@ def kv_read_s(
     subject = "kv_read_s"
     s, b, d = positive(subject, n_context=n_context, n_batch=n_batch, d_head=d_head)
     k, tp, kvp = whole(subject, n_kv_heads=n_kv_heads, tp=tp, kvp=kvp)
+    common_shape(subject, n_context=s, n_batch=b, d_head=d, n_kv_heads=k, tp=tp, kvp=kvp)
     return b * 2 * np.ceil(k / tp) * d * (s / kvp) * as_format(fmt).bytes_per_element / as_chip(chip).hbm_bytes_per_s
 
 
@@ -77,6 +78,10 @@ def weight_read_s(
     sizes = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, tp_attention=tp_attention, tp_ffn=tp_ffn)
     q, k, tpa, tpf = whole(subject, **sizes)
     d, f = positive(subject, d_head=d_head, d_ffn=d_ffn)
+    common_shape(subject, n_heads=q, n_kv_heads=k, tp_attention=tpa, tp_ffn=tpf, d_head=d, d_ffn=f)
+    if np.any(tpa > q):
+        ranks, heads = (x[tpa > q].flat[0] for x in np.broadcast_arrays(tpa, q))
+        raise ValueError(f"{subject}: tp_attention is {ranks:g}; allowed: at most n_heads, {heads:g}")
     h = q * d
     n_params = 2 * h * (q / tpa) * d + 2 * h * np.ceil(k / tpa) * d + 3 * h * f / tpf
     return n_params * as_format(fmt).bytes_per_element / as_chip(chip).hbm_bytes_per_s
@@ -129,6 +134,7 @@ def exchange_bytes(
     subject = "exchange_bytes"
     q, tp, kvp = whole(subject, n_heads=n_heads, tp=tp, kvp=kvp)
     b, v = positive(subject, n_batch=n_batch, d_value=d_value)
+    common_shape(subject, n_heads=q, tp=tp, kvp=kvp, n_batch=b, d_value=v)
     return b * q / tp * (as_format(fmt).bytes_per_element * v + STATISTICS_BYTES) * (kvp - 1) / kvp
 
 
@@ -147,6 +153,8 @@ def batchwise_s(
     """
     (n,) = whole("batchwise_s", n_requests=n_requests)
     a, c = not_negative("batchwise_s", compute_s=compute_s, exchange_s=exchange_s)
+    common_shape("batchwise_s", n_requests=n, compute_s=a, exchange_s=c)
+    flags("batchwise_s", overlapped=overlapped)
     return a + (n - 1) * np.maximum(a, c) + c if overlapped else n * (a + c)
 
 
@@ -155,12 +163,14 @@ def attention_dp_tokens(
 ) -> NDArray[np.float64]:
     r"""Tokens in flight, all requests together, from which data-parallel attention reads less than TP; else infinite.
 
-    .. math:: \frac{w}{n} + t\,k \max\left(\frac{1}{n}, \frac{1}{K}\right) = w + \frac{t\,k}{n}
-              \quad\Rightarrow\quad t = \frac{w}{k}\,\frac{1 - 1/n}{1/K - 1/n}
+    .. math:: \frac{w}{n} + t\,k\,\frac{\lceil K/n \rceil}{K} = w + \frac{t\,k}{n}
+              \quad\Rightarrow\quad t = \frac{w}{k}\,\frac{1 - 1/n}{\lceil K/n \rceil / K - 1/n}
 
-    w: attention weights; k: cache bytes a token, stored once. TP copies key-value heads beyond K GPUs, DP copies the
-    weights. With one key-value head (or a latent) it is w/k at any number of GPUs; up to K GPUs TP reads no more of
-    the cache than DP. Communication is not counted.
+    w: attention weights; k: cache bytes a token, stored once; K: key-value heads. The busiest TP rank holds ⌈K/n⌉ of
+    them, copies beyond K GPUs; DP copies the weights. With one key-value head (or a latent) it is w/k at any number of
+    GPUs; where n divides K, TP reads no more of the cache than DP. Reads alone, with all weights divided by TP: no
+    arithmetic, communication or launches, which in whole steps move it several times further
+    (``decode.decode_step_s``).
 
     >>> float(attention_dp_tokens(weight_bytes=187e6, kv_bytes_per_token=1152, n_gpus=8).round(-2))
     162300.0
@@ -168,6 +178,7 @@ def attention_dp_tokens(
     subject = "attention_dp_tokens"
     w, k = positive(subject, weight_bytes=weight_bytes, kv_bytes_per_token=kv_bytes_per_token)
     heads, n = whole(subject, n_kv_heads=n_kv_heads, n_gpus=n_gpus)
+    common_shape(subject, weight_bytes=w, kv_bytes_per_token=k, n_kv_heads=heads, n_gpus=n)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = w / k * (1 - 1 / n) / (1 / heads - 1 / n)
-    return np.where(n > heads, found, np.inf)[()]
+        found = w / k * (1 - 1 / n) / (np.ceil(heads / n) / heads - 1 / n)
+    return np.where(heads % n != 0, found, np.inf)[()]

@@ -18,7 +18,8 @@ are grouped anew for each:
 * Dense FFNs and shared experts are divided by the larger of a replica and ``tp_ffn`` (where neither divides the other,
   by the smallest group that holds both whole: :py:attr:`Layout.n_dense_ranks`), the vocabulary of embedding and head
   by a replica. Routers, norms, the projections down to a latent and whatever else is small are on every GPU.
-* ``pp``: layers, in stages of at most :math:`\lceil L/\text{pp} \rceil`; embedding and head count as layers.
+* ``pp``: layers, in stages of at most :math:`\lceil L/\text{pp} \rceil` (:py:mod:`codesign_lib.serving.stages`);
+  embedding and head are on the first and the last.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Layout:
             if array.ndim:
                 kept.flags.writeable = False
             object.__setattr__(self, name, kept)
+        if np.any(np.prod(np.broadcast_arrays(*given.values()), axis=0) > 2**53):
+            raise ValueError("Layout: more than 2^53 ranks of all axes together; allowed: fewer")
         if self.shape == () and self.n_stage != self.tp_ffn * self.ep:
             raise ValueError(
                 f"Layout: kvp·tp_attention·dp is {self.kvp}·{self.tp_attention}·{self.dp} = {self.n_stage}, "
@@ -214,10 +217,11 @@ def valid(
     return good
 
 
-def check(subject: str, layout: Layout, model: Model, precision: Precision | None = None) -> None:
+def check(subject: str, layout: Layout, model: Model, precision: Precision) -> None:
     """Raises ValueError for ``subject`` where a layout is not valid for the model, with all that is wrong with it."""
-    if not isinstance(layout, Layout):
-        raise ValueError(f"{subject}: layout is {layout!r:.60}; allowed: a Layout")
+    for name, value, of in (("layout", layout, Layout), ("precision", precision, Precision)):
+        if not isinstance(value, of):
+            raise ValueError(f"{subject}: {name} is {value!r:.60}; allowed: a {of.__name__}")
     bad = ~valid(layout, model, precision=precision)
     if np.any(bad):
         at = np.unravel_index(np.argmax(bad), bad.shape)

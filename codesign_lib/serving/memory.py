@@ -3,18 +3,23 @@ r"""What a GPU of a layout must hold, in named parts, and whether it fits.
 .. math:: \text{weights} + \text{sequences} \cdot (\text{KV} + \text{state}) + \text{activations} + \text{reserve}
           \le \text{HBM}
 
-All for the fullest GPU. A GPU holds the sequences of its replica, ⌈batch/dp⌉, of the layers of its stage. Their
-entries are divided by kvp, their key-value heads by tp_attention (never below one: then they are copies), recurrent
-states by tp_attention. The reserve is a share of HBM (what engines leave to the driver, communication buffers, graphs
-and fragmentation: one tenth is the default of vLLM and TensorRT-LLM), stated, not computed.
+All for the fullest GPU: that of the stage which has most of everything together at this batch and context. Its stages
+are those of :py:mod:`codesign_lib.serving.stages`, layer by layer, as irregular models have stages with more of the
+large layers than the average; another split could need less. A GPU holds the sequences of its replica, ⌈batch/dp⌉.
+Their entries are divided by kvp, their key-value heads by tp_attention (never below one: then they are copies),
+recurrent states by tp_attention. The first stage has the embedding, the last the head (a copy of the embedding where
+they are tied), the logits and multi-token-prediction modules. The reserve is a share of HBM (what engines leave to the
+driver, communication buffers, graphs and fragmentation: one tenth is the default of vLLM and TensorRT-LLM), stated, not
+computed.
 
-Stages are balanced: the fullest holds :math:`\lceil L/\text{pp} \rceil` average layers, or its share of layers,
-embedding and head together, whichever is more. Ignored: page rounding, the drafter of speculative decoding, vision.
+Ignored: page rounding, the drafter of speculative decoding, vision.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,14 +27,18 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
-from codesign_lib.specs import caches
+from codesign_lib.serving.stages import layer_kinds, stages
+from codesign_lib.specs import caches, weights
 from codesign_lib.specs.formats import BF16, Precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
+from codesign_lib.specs.hf_config.fields import Layer
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
-from codesign_lib.specs.quantities import as_floats
+from codesign_lib.specs.quantities import as_floats, common_shape, countable, flags
 
+LAST = ("final norm", "head bias", "hyper-connection head", "hyper-connection head base and scale")
+"""What stands at the end of a model beside the head."""
 RESERVE_FRACTION = 0.1
 """Share of HBM that engines leave free by default (vLLM's gpu_memory_utilization of 0.9)."""
 
@@ -96,22 +105,24 @@ def memory(
     ...              precision=in_fp8))
     weights 102.5 + KV 135.3 + activations 0.0 + reserve 15.1 = 252.9 of 150.8 GB: 102.2 GB too much
     """
-    of, c, subject = as_model(model), as_chip(chip), "memory"
-    b, s = whole(subject, batch=batch, n_context=n_context)
-    check(subject, layout, of, precision)
-    (reserve,) = as_floats(subject, reserve_fraction=reserve_fraction)
-    if reserve.ndim or not 0 <= reserve < 1:
-        raise ValueError(f"{subject}: reserve_fraction is {reserve_fraction!r}; allowed: one number from 0, below 1")
+    subject, c = "memory", as_chip(chip)
+    (b,) = whole(subject, batch=batch)
+    countable(subject, batch=b)
+    how = (n_context, precision, n_step_tokens, reserve_fraction, with_mtp)
+    held = list(_held(subject, as_model(model), c, layout, *how))
+    common_shape(subject, layout=np.empty(layout.shape), batch=b, n_context=as_floats(subject, n_context=n_context)[0])
     here = np.ceil(b / layout.dp)
-    tokens = here if n_step_tokens is None else whole(subject, n_step_tokens=n_step_tokens)[0]
-    stage = stage_fraction(of, layout)
-    weights = weights_bytes(of, layout, precision, with_mtp=with_mtp)
-    kv = here * stage * kv_bytes(of, layout, s, precision, with_mtp=with_mtp)
-    state = here * stage * state_bytes(of, layout)
-    logits = 4 * np.ceil(of.config.n_vocab / np.asarray(layout.n_replica))
-    activations = tokens * activation_bytes(of, layout) + here * logits
-    shape = np.broadcast_shapes(*(np.shape(x) for x in (weights, kv, state, activations)))
-    parts = (np.broadcast_to(x, shape)[()] for x in (weights, kv, state, activations, reserve * c.hbm_bytes))
+    found = None
+    for stage in held:
+        parts = stage.weights, here * stage.kv, here * stage.state, here * stage.activations + stage.at_once
+        total = sum(parts[1:], start=parts[0])
+        if found is None:
+            found, most = parts, total
+        else:
+            found = tuple(np.where(total > most, new, old) for new, old in zip(parts, found, strict=True))
+            most = np.maximum(total, most)
+    shape = np.broadcast_shapes(*(np.shape(x) for x in found))
+    parts = (np.broadcast_to(x, shape)[()] for x in (*found, reserve_fraction * c.hbm_bytes))
     names = ("weights_bytes", "kv_bytes", "state_bytes", "activations_bytes", "reserve_bytes")
     return Memory(**dict(zip(names, parts, strict=True)), capacity_bytes=c.hbm_bytes)
 
@@ -134,38 +145,106 @@ def max_batch(
     >>> [float(max_batch("deepseek_r1", "h200_sxm", layout=x, n_context=131_072, precision=in_fp8)) for x in (tp, dp)]
     [10.0, 56.0]
     """
-    given = dict(layout=layout, n_context=n_context, precision=precision, **how)
-    one, two = (memory(model, chip, batch=n * np.asarray(layout.dp), **given) for n in (1, 2))
-    each = two.total_bytes - one.total_bytes
-    return (np.where(one.fits, 1 + np.floor(one.free_bytes / each), 0.0) * layout.dp)[()]
+    return _most("max_batch", as_model(model), as_chip(chip), layout, n_context, precision, **how)
 
 
-def stage_fraction(model: Model, layout: Layout) -> NDArray[np.float64]:
-    """Share of all layers that the longest of a layout's stages holds: ceil(L / pp) / L."""
-    return np.ceil(model.n_layers / np.asarray(layout.pp)) / model.n_layers
+def _most(
+    subject: str, model: Model, chip: Chip, layout: Layout, n_context: ArrayLike, precision: Precision,
+    n_step_tokens: ArrayLike | None = None, reserve_fraction: float = RESERVE_FRACTION, with_mtp: bool = False,
+) -> NDArray[np.float64]:  # fmt: skip
+    most = np.asarray(np.inf)
+    for stage in _held(subject, model, chip, layout, n_context, precision, n_step_tokens, reserve_fraction, with_mtp):
+        free = (1 - reserve_fraction) * chip.hbm_bytes - stage.weights - stage.at_once
+        each = stage.kv + stage.state + stage.activations
+        with np.errstate(divide="ignore", invalid="ignore"):
+            n = np.where(free < 0, 0.0, np.where(each > 0, np.floor(free / each), np.inf))
+        most = np.minimum(most, n)
+    return (most * layout.dp)[()]
+
+
+class _Held(NamedTuple):
+    """Bytes on a GPU of one stage: weights, what a sequence adds, and activations of tokens worked on at once."""
+
+    weights: NDArray[np.float64]
+    kv: NDArray[np.float64]
+    state: NDArray[np.float64]
+    activations: NDArray[np.float64]
+    at_once: NDArray[np.float64]
+
+
+def _held(
+    subject: str, model: Model, chip: Chip, layout: Layout, n_context: ArrayLike, precision: Precision,
+    n_step_tokens: ArrayLike | None, reserve_fraction: float, with_mtp: bool,
+) -> Iterator[_Held]:  # fmt: skip
+    """What the GPUs of every stage hold."""
+    (s,) = whole(subject, n_context=n_context)
+    flags(subject, with_mtp=with_mtp)
+    check(subject, layout, model, precision)
+    (reserve,) = as_floats(subject, reserve_fraction=reserve_fraction)
+    if reserve.ndim or not 0 <= reserve < 1:
+        raise ValueError(f"{subject}: reserve_fraction is {reserve_fraction!r}; allowed: one number from 0, below 1")
+    sizes = {} if n_step_tokens is None else {"n_step_tokens": whole(subject, n_step_tokens=n_step_tokens)[0]}
+    countable(subject, n_context=s, **sizes)
+    common_shape(subject, layout=np.empty(layout.shape), n_context=s, **sizes)
+    kinds, mtp = layer_kinds(model), model.config.mtp_layers if with_mtp else ()
+    layers = _weights(model, layout, precision, with_mtp)
+    kv = [_cache((x,), layout, s, precision) for x in kinds], _cache(mtp, layout, s, precision)
+    state = [_states((x,), layout) for x in kinds], 0.0
+    logits = 4 * np.ceil(model.config.n_vocab / np.asarray(layout.n_replica))
+    activations = activation_bytes(model, layout)
+    each, at_once = (activations, 0.0) if n_step_tokens is None else (0.0, sizes["n_step_tokens"] * activations)
+    for stage in stages(model, layout):
+        yield _Held(
+            stage.total(layers.layers, first=layers.first, last=layers.last),
+            stage.total(kv[0], first=0.0, last=kv[1]),
+            stage.total(state[0], first=0.0, last=state[1]),
+            each + stage.last * logits,
+            at_once,
+        )
+
+
+class _Weights(NamedTuple):
+    layers: list[NDArray[np.float64]]
+    first: NDArray[np.float64]
+    last: NDArray[np.float64]
+
+
+def _weights(model: Model, layout: Layout, precision: Precision, with_mtp: bool) -> _Weights:
+    """Bytes of a layer of each kind on a GPU, and what the first and the last stage have beside their layers."""
+    d, known = model.config.d_model, {}
+
+    def bytes_of(found: Iterator[shards.Shard]) -> NDArray[np.float64]:
+        return sum((x.n_params * shards.format_of(x.of, precision).bytes_per_element for x in found), np.zeros(()))
+
+    def layer_bytes(layer: Layer) -> NDArray[np.float64]:
+        rest = weights.layer_weights(replace(layer, mixers=(), ffns=()), d)
+        total = BF16.bytes_per_element * sum(w.n_params for w in rest)
+        for parts, slices in ((layer.mixers, shards.mixer_shards), (layer.ffns, shards.ffn_shards)):
+            for part in parts:
+                if part not in known:
+                    known[part] = bytes_of(slices(part, d, layout))
+                total = total + known[part]
+        return total
+
+    first, last, head = [], [], []
+    for x in shards.outer_shards(model, layout):
+        (head if x.of.name == "head" else last if x.of.name in LAST else first).append(x)
+    # a tied head is the embedding's table: held once more only where they are not on one GPU
+    apart = 1.0 if not model.config.tied else np.asarray(layout.pp) > 1
+    at_the_end = bytes_of(last) + apart * bytes_of(head)
+    if with_mtp:  # what joins two hidden states is on every GPU of its stage
+        joining = (w for w in model.mtp_weights if w.name.startswith("mtp "))
+        at_the_end = at_the_end + sum(w.n_params * shards.format_of(w, precision).bytes_per_element for w in joining)
+        at_the_end = at_the_end + sum(layer_bytes(x) for x in model.config.mtp_layers)
+    return _Weights([layer_bytes(x) for x in layer_kinds(model)], bytes_of(first), at_the_end)
 
 
 def weights_bytes(model: Model, layout: Layout, precision: Precision, *, with_mtp: bool = False) -> NDArray[np.float64]:
-    """Bytes of weights on the fullest GPU; the head once more where it is tied to an embedding in the same format."""
-    d = model.config.d_model
-    layers = np.zeros(layout.shape)
-    for mtp in (False, True) if with_mtp else (False,):
-        found = shards.kinds(model, mtp=mtp)
-        for slices in (shards.mixer_shards, shards.ffn_shards):
-            for part, n in found.mixers if slices is shards.mixer_shards else found.ffns:
-                for x in slices(part, d, layout):
-                    layers = layers + n * x.n_params * shards.format_of(x.of, precision).bytes_per_element
-        layers = layers + sum(n * w.n_params * BF16.bytes_per_element for w, n in shards.other_weights(model, mtp=mtp))
-    if with_mtp:  # what joins two hidden states is on every GPU
-        joining = (w for w in model.mtp_weights if w.name.startswith("mtp "))
-        layers = layers + sum(w.n_params * shards.format_of(w, precision).bytes_per_element for w in joining)
-    outer = {x.of.name: x.n_params * shards.format_of(x.of, precision).bytes_per_element
-             for x in shards.outer_shards(model, layout)}  # fmt: skip
-    if model.config.tied:
-        outer.pop("head")
-    both = sum(outer.values())
-    largest = np.maximum(stage_fraction(model, layout) * layers, (layers + both) / layout.pp)
-    return np.maximum(largest, np.maximum(outer["embedding"], outer.get("head", 0.0)))
+    """Bytes of weights in the stage that has most of them; a tied head once more where the embedding is elsewhere."""
+    layers, first, last = _weights(model, layout, precision, with_mtp)
+    return np.max(
+        np.stack(np.broadcast_arrays(*(x.total(layers, first=first, last=last) for x in stages(model, layout)))), axis=0
+    )
 
 
 def kv_bytes(
@@ -176,8 +255,11 @@ def kv_bytes(
     The keys of sparse attention's indexers are among them.
     """
     (s,) = whole("kv_bytes", n_context=n_context)
+    return _cache(model.config.layers + (model.config.mtp_layers if with_mtp else ()), layout, s, precision)
+
+
+def _cache(layers: tuple[Layer, ...], layout: Layout, s: NDArray, precision: Precision) -> NDArray[np.float64]:
     tp, kvp = np.asarray(layout.tp_attention, np.float64), np.asarray(layout.kvp, np.float64)
-    layers = model.config.layers + (model.config.mtp_layers if with_mtp else ())
     found = np.zeros(np.broadcast_shapes(layout.shape, s.shape))
     for terms in (caches.cache_terms(layers), caches.indexer_terms(layers)):
         for term, n in terms.items():
@@ -188,8 +270,12 @@ def kv_bytes(
 
 def state_bytes(model: Model, layout: Layout) -> NDArray[np.float64]:
     """Bytes of one sequence's recurrent states on a GPU, all layers: divided by tp_attention, the same on kvp ranks."""
+    return _states(model.config.layers, layout)
+
+
+def _states(layers: tuple[Layer, ...], layout: Layout) -> NDArray[np.float64]:
     found = 0.0
-    for r in caches.recurrent_mixers(model.config.layers):
+    for r in caches.recurrent_mixers(layers):
         found += r.n_heads * r.d_key * r.d_value * r.state_bytes_per_element
         found += r.n_conv * (r.conv_tokens - 1) * BF16.bytes_per_element if r.kind == "short_conv" else 0.0
     return found / np.asarray(layout.tp_attention, np.float64)

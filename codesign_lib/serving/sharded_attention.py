@@ -189,13 +189,20 @@ def attend_sharded(
             f"attend_sharded: owner of shape {owner.shape} and type {owner.dtype} for keys of shape {k.shape}; "
             "allowed: a whole number from 0 for each of S tokens"
         )
+    some = None if mask is None else np.asarray(mask)
+    for name, x, axis in (("values", v, -3), ("mask", some, -1)):
+        if (
+            x is not None
+            and x.ndim
+            and (x.ndim < -axis or x.shape[axis] != owner.size)
+            and (axis == -3 or x.shape[-1] != 1)
+        ):
+            raise ValueError(f"attend_sharded: {name} of shape {x.shape}; allowed: {owner.size} tokens, as keys have")
     parts = []
     for shard in range(int(owner.max(initial=0)) + 1):
         held = np.flatnonzero(owner == shard)
-        some = None if mask is None else np.asarray(mask)
-        if some is not None and some.ndim and some.shape[-1] != 1:
-            some = some[..., held]
-        parts.append(attend(queries, k[..., held, :, :], v[..., held, :, :], mask=some, scale=scale))
+        seen = some[..., held] if some is not None and some.ndim and some.shape[-1] != 1 else some
+        parts.append(attend(queries, k[..., held, :, :], v[..., held, :, :], mask=seen, scale=scale))
     return parts
 
 

@@ -70,6 +70,18 @@ def flags(subject: str, **values: bool) -> None:
             raise ValueError(f"{subject}: {name} is {value!r}; allowed: True, False")
 
 
+def countable(subject: str, **values: NDArray[np.float64]) -> None:
+    """Refuses numbers of sequences or tokens beyond 2^53, where float64 no longer counts.
+
+    >>> countable("memory", batch=np.array(1e300))
+    Traceback (most recent call last):
+    ValueError: memory: batch is 1e+300; allowed: up to 2^53
+    """
+    for name, value in values.items():
+        if value.size and np.max(value) > 2.0**53:
+            raise ValueError(f"{subject}: {name} is {np.max(value):g}; allowed: up to 2^53")
+
+
 def common_shape(subject: str, **arrays: NDArray) -> tuple[int, ...]:
     """The shape that the arrays broadcast to; ValueError that names every shape but scalars' where they do not.
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
-from codesign_lib.cost import attention_kernels, collectives, experts, moe_kernels, tiling
+from codesign_lib.cost import attention_kernels, collectives, experts, moe_kernels, ops, roofline, tiling
 from codesign_lib.cost.ops import moe
 from codesign_lib.report.claims.attention import LIMIT, TABLES
 from codesign_lib.report.claims.pair import Pair, exact, measured
 from codesign_lib.report.claims.roofline import ARTICLE
-from codesign_lib.serving import helix
+from codesign_lib.serving import helix, prefill
 from codesign_lib.serving.decode import decode_step_s
 from codesign_lib.serving.layout import Layout
 from codesign_lib.serving.memory import max_batch
-from codesign_lib.specs import formats, models, published
+from codesign_lib.specs import formats, hardware, models, published
 from codesign_lib.specs.formats import Precision
 
 HELIX = "Helix Parallelism, arXiv:2507.07120"
@@ -25,6 +26,10 @@ BLOG18 = "TensorRT-LLM technical blog 18, one-sided all-to-all"
 EPLB = "TensorRT-LLM technical blog 4, table 1"
 FIGURE1 = dict(n_kv_heads=8, d_head=128, chip="gb200", fmt="fp4_payload")
 """Of the figure with batch 8, 128 query heads and an FFN of 65,536, at half a byte an element and 8 TB/s."""
+
+TP8, DP8 = Layout(tp_attention=8, ep=8), Layout(dp=8, ep=8)
+V4_MIX = Precision(weights="fp8_block", activations="fp8", kv="fp8", experts="mxfp4")
+PROMPT = 1_044_301
 
 
 def helix_figure1() -> Iterator[Pair]:
@@ -192,23 +197,61 @@ def _latent_ratio(ep: int, tokens: int) -> float:
 
 
 def one_kv_head() -> Iterator[Pair]:
-    """TP against attention DP, and against a divided context, on eight B200, as users measured them."""
-    source = "vllm-project/vllm issue 51454: DeepSeek-V4-Flash on 8 × B200, vLLM 0.25.0"
+    """TP against attention DP, and against a divided context, on eight B200, as users measured them.
+
+    Eight prompts at once: with TP one after the other, so that half of them have waited for 4.5; with DP each on a GPU
+    of its own. A prompt's time with TP follows from the measured rate.
+    """
+    source = "vllm-project/vllm issue 51454: DeepSeek-V4-Flash on 8 × B200, vLLM 0.25.0, 8 prompts of 1,044,301 tokens"
     what = "DeepSeek-V4-Flash, tokens that the cache holds, DP 8 over TP 8"
     yield measured("one_kv_head/capacity", what, 8 * 20.57 / 21.42, "×", source, _capacity_ratio)
+    for key, copied, value, unit, what, ours in (
+        ("throughput", True, 53_223 / 16_653, "×", "prompt tokens/s, DP 8 over TP 8", _rates),
+        ("throughput_divided", False, 53_223 / 16_653, "×", "the same, if TP divided the indexers", _rates),
+        ("ttft", True, 314.1 / 91.3, "×", "median time to the first token, TP 8 over DP 8", _waits),
+        ("prompt_tp", True, PROMPT / 16_653, "s", "a prompt with TP 8", partial(_prompt_s, TP8)),
+        ("prompt_dp", True, 91.3, "s", "a prompt with DP 8", partial(_prompt_s, DP8)),
+    ):
+        yield measured(
+            f"one_kv_head/{key}", f"DeepSeek-V4-Flash, {what}", value, unit, source, partial(ours, copied=copied)
+        )
     source = "vLLM blog, Decode Context Parallelism, 2026-08-07: Kimi-K2.6 NVFP4 on 8 × B200, agentic trace of about 67,000 tokens"  # noqa: E501
     what = "Kimi K2, tokens/s/GPU with the context divided by 8 over TP 8, each at its memory's limit"
     yield measured("one_kv_head/dcp", what, 6091 / 1863, "×", source, _dcp_ratio)
 
 
 def _capacity_ratio() -> float:
-    mix = Precision(weights="fp8_block", activations="fp8", kv="fp8", experts="mxfp4")
-    how = dict(n_context=131_072, precision=mix)
-    dp, tp = (
-        max_batch("deepseek_v4_flash", "b200_sxm", layout=x, **how)
-        for x in (Layout(dp=8, ep=8), Layout(tp_attention=8, ep=8))
-    )
+    how = dict(n_context=131_072, precision=V4_MIX)
+    dp, tp = (max_batch("deepseek_v4_flash", "b200_sxm", layout=x, **how) for x in (DP8, TP8))
     return float(dp / tp)
+
+
+@cache
+def _prompt_s(layout: Layout, *, copied: bool) -> float:
+    """Seconds of one prompt in chunks of 8,192 tokens.
+
+    Attention and indexers have no measured kernel, so both are their roofline. ``copied``: every TP rank scores with
+    all heads of the indexer, as in vLLM, whose projections of it are not divided.
+    """
+    of, chip = models.MODELS["deepseek_v4_flash"], hardware.chip("b200_sxm")
+    begin = np.arange(0, PROMPT, 8192)
+    chunks = dict(n_new=np.diff(begin, append=PROMPT), n_prefix=begin)
+    parts = prefill.layer_costs(of, chip, **chunks, layout=layout, precision=V4_MIX).parts_s
+    total = sum(float(x.sum()) for name, x in parts.items() if name != "attention")
+    for layer, n in Counter(of.config.layers).items():
+        works = ops.layer.prefill(layer, of.config.d_model, *chunks.values(), precision=V4_MIX)
+        for part in works.keys() & {"mixing", "indexing"}:
+            ranks = 1 if copied and part == "indexing" else layout.tp_attention
+            total += n * float(roofline.time_s(works[part], chip, V4_MIX.kv).sum()) / ranks
+    return total
+
+
+def _rates(*, copied: bool) -> float:
+    return 8 * _prompt_s(TP8, copied=copied) / _prompt_s(DP8, copied=copied)
+
+
+def _waits(*, copied: bool) -> float:
+    return 4.5 * _prompt_s(TP8, copied=copied) / _prompt_s(DP8, copied=copied)
 
 
 def _dcp_ratio() -> float:
