@@ -97,6 +97,17 @@ def test_coarse_grids_on_many_costs_are_bounds(grid, monkeypatch):
         assert slicing.best_chunks(cost, n, p).lower_bound_s <= brute_force(cost, n, p) * (1 + 1e-12), case
 
 
+@pytest.mark.parametrize(
+    ("grid", "n", "p", "law"),
+    [(8, 5, 2, (0.0026, 0.0984, 0.1237)), (8, 8, 2, (0.7261, 0.0059, 9.0938)), (50, 9, 2, (1.2259, 0.0609, 9.3565))],
+)
+def test_between_two_limits_of_a_grid_the_smaller_one_bounds(grid, n, p, law, monkeypatch):
+    # launches dominate: the best slicing's longest chunk lies just above a limit, and the next one is too much
+    monkeypatch.setattr(slicing, "EXACT_GRANULES", 1)
+    monkeypatch.setattr(slicing, "GRID", grid)
+    assert slicing.best_chunks(square(*law), n, p).lower_bound_s <= brute_force(square(*law), n, p) * (1 + 1e-12)
+
+
 def test_costs_of_nothing():
     free = square(0, 0, 0)
     assert slicing.best_chunks(free, 5, 3).finish_s == 0
