@@ -11,10 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codesign_lib.cost.ops import layer as ops
 from codesign_lib.serving import first_token, pipeline, prefill, slicing, splitting
 from codesign_lib.serving.first_token import FirstToken
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 
@@ -84,6 +86,18 @@ def speed(**other) -> float:
     True
     """
     return h20(QWEN, **other).ttft_s / MEASURED_S[128 * K]
+
+
+def attention_fraction(n_input: int = 128 * K) -> float:
+    """Share of an H20's BF16 peak at which attention of ``QWEN`` runs, once our times are divided by :py:func:`speed`.
+
+    >>> attention_fraction() < 1
+    True
+    """
+    of = as_model(QWEN.model).config
+    flops = sum(ops.prefill(x, of.d_model, n_input, precision=BLOCK_FP8)["mixing"].flops for x in of.layers)
+    took_s = h20(QWEN, n_input).parts_s["attention"] / speed()
+    return float(flops / (QWEN.tp * took_s) / as_chip("h20").bf16_flops_per_s)
 
 
 def parabola(n_input: ArrayLike) -> NDArray[np.float64]:
