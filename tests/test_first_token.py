@@ -10,6 +10,7 @@ from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import Precision
 
 FP8 = dict(precision=Precision(weights="fp8", activations="fp8", kv="fp8"))
+BF16 = Precision(weights="bf16", activations="bf16", kv="bf16")
 PP4 = Layout(tp_attention=2, tp_ffn=2, pp=4)
 
 
@@ -62,6 +63,26 @@ def test_links_are_nics_between_domains_and_counted_once_each():
     assert bound == pytest.approx(message / 450e9)
 
 
+@pytest.mark.parametrize(
+    ("stage", "stages", "across"),
+    [(1, 10, [8]), (2, 5, [4]), (3, 4, [2]), (5, 3, [1, 2]), (8, 3, [1, 2]), (16, 3, [1, 2])],
+)
+def test_no_stage_is_spread_over_two_domains(stage, stages, across):
+    # eight GPUs a node; of stages of three it holds two, of five one
+    how = dict(n_input=8192, chunks=[8192], precision=BF16, bound=True)
+    link = ft.first_token("deepseek_r1", "h200_sxm", layout=Layout(dp=stage, ep=stage, pp=stages), **how).link_s
+    expected = [8192 * 7168 * 2 / (50e9 if at in across else 450e9) for at in range(1, stages)]
+    assert link[:, 0] == pytest.approx(expected)
+
+
+def test_the_straddling_case_with_real_kernels():
+    link = ft.first_token(
+        "deepseek_r1", "h200_sxm", n_input=8192, chunks=[8192], layout=Layout(dp=3, ep=3, pp=4), **FP8
+    ).link_s
+    near = float(collectives.point_to_point_s(8192 * 7168 * 2, chip="h200_sxm"))
+    assert link[:, 0] == pytest.approx([near, 8192 * 7168 * 2 / 50e9, near])
+
+
 def test_optimal_chunks_are_no_worse_than_fixed_and_dynamic_ones():
     n, how = 131_072, dict(layout=PP4, **FP8)
     best = ft.optimal_chunks("llama_3_1_70b", "gb300", n_input=n, granule_tokens=1024, **how)
@@ -91,6 +112,22 @@ def test_filled_pipelines_are_limited_by_the_longest_stage():
     assert found.tokens_per_s_per_gpu < per_gpu
 
 
+def test_a_limit_of_chunks_in_flight_keeps_the_pipeline_from_filling():
+    found = first([8192] * 8)
+    unlimited, as_stages, two = (found.queued_tokens_per_s_per_gpu(100, in_flight=x) for x in (None, 4, 8))
+    assert as_stages < two <= unlimited < found.most_tokens_per_s_per_gpu
+    assert unlimited == pytest.approx(found.most_tokens_per_s_per_gpu, rel=0.01)
+    served = pipeline.served(found.stage_s, np.zeros(100), found.link_s, in_flight=4)
+    assert as_stages == pytest.approx(float(served.requests_per_s) * 65_536 / 8)
+    # one chunk at a time: all stages and links, one after the other
+    assert found.queued_tokens_per_s_per_gpu(3, in_flight=1) == pytest.approx(
+        65_536 / (found.stage_s.sum() + found.link_s.sum()) / 8
+    )
+    assert found.queued_tokens_per_s_per_gpu(1) == pytest.approx(found.tokens_per_s_per_gpu)
+    with pytest.raises(ValueError, match="n_prompts is 0"):
+        found.queued_tokens_per_s_per_gpu(0)
+
+
 def test_replicas_each_bring_a_prompt():
     dp = Layout(dp=4, ep=4)
     how = dict(n_input=8192, chunks=[8192], **FP8)
@@ -109,6 +146,7 @@ def test_replicas_each_bring_a_prompt():
         ({"stage_layers": [20, 20, 20]}, "allowed: 4 numbers that sum to 80, the layers of Llama-3.1-70B"),
         ({"stage_layers": [20, 20, 20, 21]}, "that sum to 80"),
         ({"stage_layers": [0, 20, 30, 30]}, "stage_layers is 0.0"),
+        ({"precision": None}, "precision is None; allowed: a Precision"),
     ],
 )
 def test_bad_input(change, message):
@@ -116,6 +154,50 @@ def test_bad_input(change, message):
         first(**({"chunks": [8192, 8192], "n_input": 16_384} | change))
 
 
-def test_optimal_chunks_refuses_a_granule_that_does_not_divide():
-    with pytest.raises(ValueError, match="n_input is 10,000; allowed: a multiple of granule_tokens, 1,024"):
-        ft.optimal_chunks("llama_3_1_70b", "gb300", n_input=10_000, granule_tokens=1024, layout=PP4, **FP8)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ft.even_stages(10.5, 2), "even_stages: n_layers is 10.5; allowed: whole"),
+        (lambda: ft.even_stages(True, 1), "even_stages: n_layers is True"),
+        (lambda: ft.even_stages(-1, 1), "even_stages: n_layers is -1"),
+        (lambda: ft.even_stages([4, 4], 1), r"even_stages: n_layers is \[4, 4\]; allowed: one whole number"),
+        (lambda: ft.even_stages(4, 5), "n_stages is 5"),
+        (lambda: ft.prompt_law("llama_3_1_70b", "gb300", up_to_tokens="x", layout=PP4, **FP8), "up_to_tokens is 'x'"),
+        (lambda: plan(ft.optimal_chunks, n_input=10_000), "n_input is 10,000; allowed: a multiple of .*, 1,024"),
+        (lambda: plan(ft.optimal_chunks, layout=PP4[None]), "optimal_chunks: layout is 1 layouts; allowed: one Layout"),
+        (lambda: plan(ft.tuned_chunks, layout=4), "tuned_chunks: layout is 4; allowed: one Layout"),
+    ],
+)
+def test_plans_refuse(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def plan(how, **change):
+    return how("llama_3_1_70b", "gb300", **dict(n_input=65_536, granule_tokens=1024, layout=PP4) | FP8 | change)
+
+
+def test_whole_floats_are_whole_numbers():
+    for how in (ft.tuned_chunks, lambda *a, **k: ft.optimal_chunks(*a, **k).sizes):
+        assert plan(how, n_input=65_536.0).tolist() == plan(how).tolist()
+
+
+def test_tuned_chunks_are_no_worse_than_fixed_and_dynamic_ones():
+    n, how = 65_536, dict(layout=PP4, **FP8)
+    took = first(plan(ft.tuned_chunks)).ttft_s
+    dynamic = ft.dynamic_chunks("llama_3_1_70b", "gb300", n_input=n, first_tokens=8192, **how)
+    assert took <= first(dynamic).ttft_s
+    assert took <= min(first(slicing.fixed_chunks(n, size)).ttft_s for size in 1024 * 2 ** np.arange(7)) * (1 + 1e-9)
+
+
+def test_the_search_begins_between_equal_lengths_and_equal_times_too(monkeypatch):
+    fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
+    how = dict(n_input=32_768, layout=Layout(dp=16, ep=16, pp=4), precision=fp4)
+
+    def took():
+        chunks = ft.tuned_chunks("deepseek_r1", "gb300", granule_tokens=256, **how)
+        return ft.first_token("deepseek_r1", "gb300", chunks=chunks, **how).ttft_s
+
+    every = took()
+    monkeypatch.setattr(ft, "SMOOTHINGS", (0.0,))
+    assert every < 0.99 * took()

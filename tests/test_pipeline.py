@@ -59,6 +59,7 @@ def test_one_in_flight_is_no_pipeline_and_one_a_stage_is_enough_for_equal_chunks
     stage = np.random.default_rng(0).random((4, 6))
     assert pipeline.first_token_s(stage, in_flight=1) == pytest.approx(stage.sum())
     assert pipeline.first_token_s(np.ones((4, 30)), in_flight=4) == pytest.approx(33)
+    assert pipeline.first_token_s(np.ones((4, 30)), in_flight=10**30) == pytest.approx(33)
     unequal = np.ones((4, 1)) * np.tile([1.0, 3.0, 1.0], 10)
     alone, limited = (pipeline.served(unequal, np.zeros(5), in_flight=w).requests_per_s for w in (None, 4))
     assert limited < 0.95 * alone

@@ -1,13 +1,16 @@
 """What a chunk costs each layer, for every kind of layer; volumes of communication."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from codesign_lib.cost import calibration, collectives, kernels, latent_kernels, roofline
+from codesign_lib.cost import attention_kernels, calibration, collectives, kernels, latent_kernels, roofline
 from codesign_lib.cost.ops import layer as layer_ops
 from codesign_lib.serving import prefill, volumes
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.hardware import CHIPS
 from codesign_lib.specs.models import MODELS
 
 BF16 = Precision(weights="bf16", activations="bf16", kv="bf16")
@@ -80,6 +83,48 @@ def test_tensor_parallelism_divides_work_and_adds_communication():
     assert eight["communication"] == pytest.approx(float(253 * reduce), rel=0.01)  # 2 a layer, the embedding; logits
 
 
+def test_embedding_and_head_in_closed_form():
+    n, tp8 = 8192, Layout(tp_attention=8, tp_ffn=8)
+    costs_ = costs("llama_3_1_405b", n_new=n, layout=tp8, precision=FP8).kinds_s
+    h, v, chip = 16_384, 128_256, CHIPS["gb300"]
+    assert costs_["projections"][0] == pytest.approx(2 * 2 * h * n / chip.hbm_bytes_per_s)  # read and written in BF16
+    assert costs_["projections"][-1] == pytest.approx(float(kernels.gemm_s(1, h, v / 8, chip=chip, fmt="bf16")))
+    gather = collectives.all_gather_s(2 * v, n_ranks=8, chip=chip)
+    assert costs_["communication"][-1] == pytest.approx(float(gather)) and gather > 0
+    assert (costs_["attention"][[0, -1]] == 0).all()
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_attention_is_that_of_the_heads_a_gpu_holds(bound):
+    tp8 = Layout(tp_attention=8, tp_ffn=8)
+    for n, p in ((8192, 32_768), (8, 1_000_000)):  # the second reads the cache, which has key-value heads
+        found = costs("llama_3_1_405b", n_new=n, n_prefix=p, layout=tp8, precision=FP8, bound=bound).parts_s
+        how = dict(d_head=128, chip="gb300", fmt="fp8", bound=bound)
+        one = attention_kernels.attention_prefill_s(n, p, n_heads=16, n_kv_heads=1, **how)
+        assert found["attention"] == pytest.approx(126 * float(one), rel=1e-9)
+    all_heads = attention_kernels.attention_prefill_s(8, 1_000_000, n_heads=16, n_kv_heads=8, **how)
+    assert all_heads > 2 * one or not bound
+
+
+def test_what_has_no_kernel_is_divided_by_ranks_too():
+    how = dict(n_new=8192, n_prefix=131_072)
+    for name, kind in (("nemotron_h_56b", "recurrent"), ("llama_4_maverick", "chunked")):
+        one, eight = (costs(name, layout=Layout(tp_attention=t, tp_ffn=t), **how).kinds_s["attention"] for t in (1, 8))
+        kinds = list(dict.fromkeys(MODELS[name].config.layers))
+        rows = [1 + i for i, x in enumerate(kinds) if any(m.kind not in ("full", "sliding") for m in x.mixers)]
+        assert rows, kind
+        assert eight[rows] == pytest.approx(one[rows] / 8, rel=1e-9), kind
+
+
+def test_linear_layers_beside_mixer_and_ffn_count():
+    model = MODELS["deepseek_v4_flash"]
+    layers = tuple(replace(x, n_hyper=0) for x in model.config.layers)
+    bare = replace(model, config=replace(model.config, layers=layers))
+    found, without = (costs(x, n_new=8192).cost_s[6] for x in (model, bare))
+    mixing = 2 * kernels.gemm_s(8192, 4 * 4096, 24, chip="gb300", fmt="bf16")  # four residual streams, read and written
+    assert found - without == pytest.approx(float(mixing), rel=1e-9)
+
+
 def test_replicas_share_experts():
     tp, dp = Layout(tp_attention=8, ep=8), Layout(dp=8, ep=8)
     one, all_ = (costs("deepseek_r1", n_new=4096, layout=x, precision=FP8).parts_s for x in (tp, dp))
@@ -145,6 +190,8 @@ def test_another_chip_by_name():
         ({"precision": Precision(weights="nvfp4", activations="bf16", kv="bf16")}, "no calibrated kernel multiplies"),
         ({"transfer_from": "h200_sxm", "bound": True}, "takes no fitted numbers"),
         ({"engine": "vllm"}, "engine is 'vllm'"),
+        ({"precision": None}, "precision is None; allowed: a Precision"),
+        ({"routing": "x"}, "routing is 'x'; allowed: balanced, skewed"),
     ],
 )
 def test_bad_input(change, message):

@@ -74,15 +74,38 @@ def test_beyond_the_exact_size_the_gap_is_proven(law, monkeypatch):
     assert found.lower_bound_s >= (1 - slicing.GAP_FRACTION) * found.finish_s
 
 
-@given(st.integers(0, 2**16))
-@settings(max_examples=30)
-def test_a_grid_of_limits_is_still_a_bound(seed):
+@settings(max_examples=300)
+@given(laws | st.integers(0, 2**16), st.integers(2, 9), st.integers(1, 12), st.sampled_from([5, 20, 200]))
+def test_a_grid_of_limits_is_still_a_bound(law, n, p, grid):
+    cost = any_cost(law, n) if isinstance(law, int) else law
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slicing, "EXACT_GRANULES", 1)
-        patch.setattr(slicing, "GRID", 20)
-        found = slicing.best_chunks(any_cost(seed, 11), 11, 4)
-    best = brute_force(any_cost(seed, 11), 11, 4)
+        patch.setattr(slicing, "GRID", grid)
+        found = slicing.best_chunks(cost, n, p)
+    best = brute_force(cost, n, p)
     assert found.lower_bound_s * (1 - 1e-12) <= best <= found.finish_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("grid", [5, 20, 200])
+def test_coarse_grids_on_many_costs_are_bounds(grid, monkeypatch):
+    monkeypatch.setattr(slicing, "EXACT_GRANULES", 1)
+    monkeypatch.setattr(slicing, "GRID", grid)
+    rng = np.random.default_rng(grid)
+    for case in range(200):
+        n, p = int(rng.integers(2, 9)), int(rng.integers(1, 12))
+        cost = any_cost(case, n) if case % 2 else square(*(10 * rng.random(3)))
+        assert slicing.best_chunks(cost, n, p).lower_bound_s <= brute_force(cost, n, p) * (1 + 1e-12), case
+
+
+@pytest.mark.parametrize(
+    ("grid", "n", "p", "law"),
+    [(8, 5, 2, (0.0026, 0.0984, 0.1237)), (8, 8, 2, (0.7261, 0.0059, 9.0938)), (50, 9, 2, (1.2259, 0.0609, 9.3565))],
+)
+def test_between_two_limits_of_a_grid_the_smaller_one_bounds(grid, n, p, law, monkeypatch):
+    # launches dominate: the best slicing's longest chunk lies just above a limit, and the next one is too much
+    monkeypatch.setattr(slicing, "EXACT_GRANULES", 1)
+    monkeypatch.setattr(slicing, "GRID", grid)
+    assert slicing.best_chunks(square(*law), n, p).lower_bound_s <= brute_force(square(*law), n, p) * (1 + 1e-12)
 
 
 def test_costs_of_nothing():
@@ -149,7 +172,27 @@ def test_multiples_and_the_least_chunk():
     sizes = slicing.equal_time_chunks(100_000, 4096, multiple=256, least_fraction=0.25, **how)
     assert (sizes[:-1] % 256 == 0).all()
     assert sizes[:-1].min() == 1024
-    assert slicing.equal_time_chunks(1000, 100, multiple=512, **how).tolist() == [512, 488]
+    # no less than the first multiple from the least fraction on: 0.9 · 1024 is 14.4 × 64
+    assert slicing.equal_time_chunks(4000, 1024, multiple=64, least_fraction=0.9, **how).tolist() == [
+        1024,
+        960,
+        960,
+        960,
+        96,
+    ]
+    assert slicing.equal_time_chunks(1000, 512, multiple=512, **how).tolist() == [512, 488]
+
+
+@pytest.mark.parametrize("a", [1e-320, 1e-9, 1.0, 1e300])
+def test_only_the_ratio_of_the_law_matters(a):
+    ends = 100 * np.sqrt(np.arange(1, 101))  # L₀ (√(i + 1) − √i), before cutting down
+    sizes = slicing.equal_time_chunks(1000, 100, quadratic_s=a, linear_s=0.0)
+    assert sizes.tolist() == slicing.equal_time_chunks(1000, 100, quadratic_s=1.0, linear_s=0.0).tolist()
+    assert sizes[0] == 100 and abs(int(sizes[1]) - (ends[1] - ends[0])) < 1
+    assert slicing.equal_time_chunks(1000, 100, quadratic_s=0.0, linear_s=a).tolist() == [100] * 10
+    assert slicing.even_time_chunks(1000, 4, quadratic_s=a, linear_s=0.0).tolist() == [500, 207, 159, 134]
+    small = slicing.equal_time_chunks(1000, 100, quadratic_s=a, linear_s=100 * a).tolist()
+    assert small == slicing.equal_time_chunks(1000, 100, quadratic_s=1.0, linear_s=100.0).tolist()
 
 
 @pytest.mark.parametrize(
@@ -164,6 +207,7 @@ def test_multiples_and_the_least_chunk():
         ({"smoothing": 1.5}, "smoothing is 1.5; allowed: 0 to 1"),
         ({"least_fraction": 2}, "least_fraction is 2; allowed: 0 to 1"),
         ({"multiple": True}, "multiple is True; allowed: real numbers"),
+        ({"first_tokens": 100, "multiple": 64}, "first_tokens is 100; allowed: a multiple of multiple, 64"),
     ],
 )
 def test_equal_time_refuses(change, message):
@@ -185,6 +229,11 @@ def test_equal_time_refuses(change, message):
         (lambda: slicing.best_chunks(tokens, 100_000, 3), "n_granules is 100000; allowed: at most 8192, use coarser"),
         (lambda: slicing.best_chunks(lambda p, n: -n, 12, 3), "cost_s is -1.0"),
         (lambda: slicing.best_chunks(lambda p, n: n * np.nan, 12, 3), "cost_s is NaN"),
+        (lambda: slicing.best_chunks(None, 12, 3), "cost_s is None; allowed: a function of"),
+        (
+            lambda: slicing.best_chunks(lambda p, n: np.ones(3), 12, 3),
+            r"cost_s gives shape \(3,\); allowed: what broad",
+        ),
     ],
 )
 def test_best_refuses(call, message):

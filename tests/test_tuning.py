@@ -37,6 +37,13 @@ def test_between_the_best_and_what_it_begins_with(seed, n, p):
     assert best * (1 - 1e-12) <= took <= 1.05 * best
 
 
+def test_cuts_move_by_several_granules():
+    # tiles of four granules: one granule more or less never helps, and halves of six fill no tile
+    tiles = np.ceil(np.arange(1, 17) / 4)[None, None].repeat(3, axis=0).repeat(16, axis=1)
+    sizes, took = tuning.tuned_chunks(tiles, [[4, 12]])
+    assert sizes.tolist() == [8, 8] and took == 4 + 2 * 2
+
+
 def test_alike_stages_are_near_the_proven_best():
     cost, _ = costs(3, 64, 1)
     best = slicing.best_chunks(lambda p, n: cost[0, p.astype(int), n.astype(int) - 1], 64, 8)

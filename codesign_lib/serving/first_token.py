@@ -4,8 +4,9 @@ Costs of every layer (:py:mod:`codesign_lib.serving.prefill`), added up over the
 :py:func:`codesign_lib.serving.pipeline.finish_s`, with the hidden states of a chunk as the link between two stages. One
 stage (pp = 1) is tensor or expert parallelism alone, one chunk a plain pipeline.
 
-Chunks may be of fixed length, of equal time, or the best slicing. Ignored besides what ``prefill`` ignores: several
-replicas waiting for each other, the host, moving the cache to where it is decoded.
+Chunks may be of fixed length, of equal time, or the best slicing. A scale-up domain holds as many whole stages as fit
+into it: no stage is spread over two, and GPUs that are left over are neither used nor counted. Ignored besides what
+``prefill`` ignores: several replicas waiting for each other, the host, moving the cache to where it is decoded.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from codesign_lib.specs.models import model as as_model
 
 LAW_POINTS = 8
 """Lengths up to the first chunk at which a prompt is priced for its quadratic law."""
+
+SMOOTHINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""From equal lengths to equal times: where the search for a slicing begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +72,20 @@ class FirstToken:
 
     @property
     def most_tokens_per_s_per_gpu(self) -> float:
-        """The same with prompts following each other without a gap, so that the bubble is filled."""
+        """The same with prompts following each other without a gap, as many chunks in flight as it takes.
+
+        The bubble is filled. Engines keep fewer chunks in flight: :py:meth:`queued_tokens_per_s_per_gpu`.
+        """
         return self._per_gpu(float(pipeline.most_per_s(self.stage_s)))
+
+    def queued_tokens_per_s_per_gpu(self, n_prompts: int, *, in_flight: int | None = None) -> float:
+        """The same of so many prompts that are all there at the start, with at most so many chunks in flight.
+
+        Filling and emptying the pipeline is included. Whole numbers of at least 1, else ValueError.
+        """
+        (queue,) = whole("queued_tokens_per_s_per_gpu", n_prompts=n_prompts)
+        served = pipeline.served(self.stage_s, np.zeros(int(queue)), self.link_s, in_flight=in_flight)
+        return self._per_gpu(float(served.requests_per_s))
 
     def _per_gpu(self, prompts_per_s: float) -> float:
         return prompts_per_s * int(self.chunks.sum()) * self.layout.dp / self.layout.n_gpus
@@ -104,8 +120,7 @@ def first_token(
     (True, True)
     """
     subject, of, c = "first_token", as_model(model), as_chip(chip)
-    if not isinstance(layout, Layout) or layout.shape:
-        raise ValueError(f"{subject}: layout is {layout!s:.60}; allowed: one Layout")
+    _one_layout(subject, layout)
     sizes, (n,) = _sizes(subject, n_input, chunks), whole(subject, n_input=n_input)
     if sizes.sum() != n:
         raise ValueError(f"{subject}: chunks sum to {sizes.sum():,}; allowed: n_input, {int(n):,}")
@@ -135,8 +150,14 @@ def prompt_law(model: Model | str, chip: Chip | str, *, up_to_tokens: int, **how
     >>> a > 0, b > 0
     (True, True)
     """
-    x = np.unique(np.ceil(np.arange(1, LAW_POINTS + 1) * (up_to_tokens / LAW_POINTS)))
+    (n,) = whole("prompt_law", up_to_tokens=up_to_tokens)
+    x = np.unique(np.ceil(np.arange(1, LAW_POINTS + 1) * (n / LAW_POINTS)))
     took = prefill.layer_costs(model, chip, n_new=x, **how).total_s
+    return _law(x, took)
+
+
+def _law(x: NDArray, took: NDArray) -> tuple[float, float]:
+    """(a, b) of a x² + b x + c by least squares."""
     (a, b, _), *_ = np.linalg.lstsq(np.stack([x * x, x, np.ones(x.size)], axis=1), took, rcond=None)
     return float(max(a, 0.0)), float(max(b, 0.0))
 
@@ -162,6 +183,7 @@ def optimal_chunks(
     :py:func:`codesign_lib.serving.slicing.best_chunks` on the mean stage's cost; ``sizes`` are in tokens. The prompt is
     a multiple of the granule, else ValueError; other keywords as in ``layer_costs``.
     """
+    _one_layout("optimal_chunks", layout)
     granule, costs = _table(model, chip, n_input, granule_tokens, layout=layout, **how)
     found = _best_if_alike(costs.total_s / layout.pp, layout.pp)
     return found._replace(sizes=granule * found.sizes)
@@ -179,17 +201,23 @@ def tuned_chunks(
 ) -> NDArray[np.int64]:
     """The slicing found best for the stages and links as they are, in multiples of ``granule_tokens``.
 
-    :py:func:`codesign_lib.serving.tuning.tuned_chunks`, begun at the best slicing of alike stages and at equal lengths.
+    :py:func:`codesign_lib.serving.tuning.tuned_chunks`, begun at the best slicing of alike stages, at equal lengths,
+    and at lengths between those and equal times.
     Arguments as in :py:func:`optimal_chunks` and :py:func:`first_token`.
     """
     of, c = as_model(model), as_chip(chip)
+    _one_layout("tuned_chunks", layout)
     granule, costs = _table(of, c, n_input, granule_tokens, layout=layout, **how)
-    stages, n = _stages("tuned_chunks", of, layout, stage_layers), n_input // granule
-    kinds = sum(costs.kinds_s.values())
+    stages, kinds = _stages("tuned_chunks", of, layout, stage_layers), sum(costs.kinds_s.values())
+    n = kinds.shape[-1]
     holds = np.zeros((layout.pp, len(kinds)))  # rows of each kind on each stage
     np.add.at(holds, (np.repeat(np.arange(layout.pp), _rows(stages)), costs.order), 1.0)
     begin = [_best_if_alike(costs.total_s / layout.pp, layout.pp).sizes]
-    begin += [slicing.fixed_chunks(n, size) for size in 2 ** np.arange(n.bit_length())]
+    a, b = _law(np.arange(1, n + 1), costs.total_s[0])
+    begin += [
+        slicing.equal_time_chunks(n, size, quadratic_s=a, linear_s=b, smoothing=sigma)
+        for size in 2 ** np.arange(n.bit_length()) for sigma in SMOOTHINGS
+    ]  # fmt: skip
     links = _links(granule * np.arange(1, n + 1), of, c, layout, how)
     sizes, _ = tuning.tuned_chunks(np.tensordot(holds, kinds, axes=1), begin, links)
     return granule * sizes
@@ -224,7 +252,15 @@ def even_stages(n_layers: int, n_stages: int) -> NDArray[np.int64]:
     >>> even_stages(61, 4)
     array([15, 15, 15, 16])
     """
-    return splitting.balance(np.ones(n_layers), n_stages).sizes(n_layers)
+    (n,) = whole("even_stages", n_layers=n_layers)
+    if n.ndim:
+        raise ValueError(f"even_stages: n_layers is {n_layers!r}; allowed: one whole number of at least 1")
+    return splitting.balance(np.ones(int(n)), n_stages).sizes(int(n))
+
+
+def _one_layout(subject: str, layout: Layout) -> None:
+    if not isinstance(layout, Layout) or layout.shape:
+        raise ValueError(f"{subject}: layout is {layout!s:.60}; allowed: one Layout")
 
 
 def _sizes(subject: str, n_input: int, chunks: ArrayLike) -> NDArray[np.int64]:
@@ -251,8 +287,8 @@ def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout, how: Mappin
     if layout.pp == 1:
         return np.zeros((0, sizes.size))
     message = BF16.bytes_per_element * model.config.d_model * sizes
-    domain = np.floor(np.arange(layout.pp) * layout.n_stage / chip.n_scale_up)
-    across = (np.diff(domain) > 0) | (layout.n_stage > chip.n_scale_up)
+    domain = np.arange(layout.pp) // max(chip.n_scale_up // layout.n_stage, 1)
+    across = np.diff(domain) > 0
     by = {x: how[x] for x in ("bound", "transfer_from") if x in how}
     inside = outside = 0.0
     if not across.all():

@@ -238,6 +238,8 @@ def served(stage_s: ArrayLike, arrive_s: ArrayLike, link_s: ArrayLike = 0.0, *, 
 
 
 def _window(in_flight: int) -> int:
+    if isinstance(in_flight, int) and not isinstance(in_flight, bool):
+        in_flight = min(in_flight, 2**53)  # beyond, numpy takes it for an object; no pipeline has as many chunks
     (window,) = whole("finish_s", in_flight=in_flight)
     if window.ndim:
         raise ValueError(f"finish_s: in_flight is {in_flight!r}; allowed: one whole number of at least 1, or None")

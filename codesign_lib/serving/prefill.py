@@ -45,6 +45,7 @@ from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import common_shape, not_negative
 
+ROUTINGS = ("balanced", "skewed")
 PARTS = ("projections", "attention", "ffn", "experts", "communication")
 
 
@@ -110,6 +111,10 @@ def layer_costs(
     subject, of, c = "layer_costs", as_model(model), as_chip(chip)
     (n,), (p,) = whole(subject, n_new=n_new), not_negative(subject, n_prefix=n_prefix)
     common_shape(subject, n_new=n, n_prefix=p)
+    if not isinstance(precision, Precision):
+        raise ValueError(f"{subject}: precision is {precision!r:.60}; allowed: a Precision")
+    if routing not in ROUTINGS:  # also where a model has no experts
+        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(ROUTINGS)}")
     check(subject, layout, of, precision)
     if np.any(np.asarray(layout.kvp) > 1):
         raise ValueError(f"{subject}: layout has kvp={layout.kvp}, which divides a cache in decoding; allowed: kvp=1")
@@ -156,7 +161,8 @@ def _layer(layer: Layer, d: int, n_prefix: NDArray, on: Step) -> dict[str, NDArr
         for name, value in zip(("ffn", "experts", "communication"), ffn_s(ffn, d, on), strict=True):
             found[name] = found[name] + value
     rest = replace(layer, mixers=(), ffns=())
-    found["ffn"] = found["ffn"] + sum(linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d))
+    for x in shards.rest_shards(rest, d):  # equal ones stand before the mixer and before the FFN: not one launch
+        found["ffn"] = found["ffn"] + x.count * linear_s(x._replace(count=1), on.n_tokens, on)
     return found
 
 

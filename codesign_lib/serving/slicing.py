@@ -49,12 +49,13 @@ def equal_time_chunks(
     .. math:: L = \frac{-(2 a p + b) + \sqrt{(2 a p + b)^2 + 4 a T_0}}{2 a}, \qquad T_0 = a L_0^2 + b L_0
 
     behind p tokens; a is ``quadratic_s`` a token², b ``linear_s`` a token, L₀ ``first_tokens``. ``smoothing`` σ mixes:
-    (1 − σ) L₀ + σ L, so 0 gives equal lengths. A chunk is cut down to a multiple of ``multiple``, at least one, and
-    to no less than ``least_fraction`` of L₀; the last takes what is left. SGLang's dynamic chunking is σ = 0.75, a
-    quarter, and multiples of 64 or the page.
+    (1 − σ) L₀ + σ L, so 0 gives equal lengths. A chunk is cut down to a multiple of ``multiple``, but to no less than
+    one, nor than the first multiple from ``least_fraction`` of L₀ on; the last takes what is left. SGLang's dynamic
+    chunking is σ = 0.75, a quarter, and multiples of 64 or the page.
 
-    Sizes are single whole numbers, costs finite and at least 0, one of them above 0, fractions from 0 to 1, else
-    ValueError. Source: SGLang, pipeline parallelism for long contexts (docs.sglang.io), 2026.
+    Sizes are single whole numbers, L₀ a multiple of ``multiple``, costs finite and at least 0, one of them above 0,
+    fractions from 0 to 1, else ValueError. Only the ratio of the two costs matters. Source: SGLang, pipeline
+    parallelism for long contexts (docs.sglang.io), 2026.
 
     >>> equal_time_chunks(3072, 1024, quadratic_s=1.0, linear_s=0.0)     # a square law: 1024 (√(i + 1) − √i)
     array([1024,  424,  325,  274,  241,  218,  201,  187,  175,    3])
@@ -71,12 +72,15 @@ def equal_time_chunks(
     for name, x in (("smoothing", sigma), ("least_fraction", least)):
         if x > 1:
             raise ValueError(f"{subject}: {name} is {x:g}; allowed: 0 to 1")
+    if first % step:
+        raise ValueError(f"{subject}: first_tokens is {first:,}; allowed: a multiple of multiple, {step:,}")
+    floor = max(math.ceil(least * first * (1 - 1e-12) / step), 1) * step
     target, sizes, at = a * first * first + b * first, [], 0
     while at < n:
         slope = 2 * a * at + b
         equal = 2 * target / (slope + math.sqrt(slope * slope + 4 * a * target))  # the same root, a = 0 included
-        length = max((1 - sigma) * first + sigma * equal, least * first)
-        length = max(int(length * (1 + 1e-12) / step) * step, step)
+        length = (1 - sigma) * first + sigma * equal
+        length = max(int(length * (1 + 1e-12) / step) * step, floor)
         sizes.append(min(length, n - at))
         at += sizes[-1]
     return np.array(sizes, dtype=np.int64)
@@ -118,9 +122,10 @@ def even_time_chunks(n_tokens: int, n_chunks: int, *, quadratic_s: float, linear
 
 def _law(subject: str, quadratic_s: float, linear_s: float) -> tuple[float, float]:
     a, b = (float(x) for x in not_negative(subject, quadratic_s=quadratic_s, linear_s=linear_s))
-    if a + b == 0:
+    most = max(a, b)
+    if most == 0:
         raise ValueError(f"{subject}: quadratic_s and linear_s are 0; allowed: at least one above 0")
-    return a, b
+    return a / most, b / most  # only their ratio matters, and squares must neither overflow nor vanish
 
 
 class Chunks(NamedTuple):
@@ -241,6 +246,8 @@ def _shortest(cost: NDArray, limit: float) -> tuple[float, NDArray[np.int64], fl
 
 def _triangle(subject: str, cost_s: Callable[[NDArray, NDArray], ArrayLike], n: int) -> NDArray[np.float64]:
     """Cost by [end − 1, start] of every chunk, infinite where it would end before it starts."""
+    if not callable(cost_s):
+        raise ValueError(f"{subject}: cost_s is {cost_s!r:.60}; allowed: a function of (prefix, length) in granules")
     cost = np.full((n, n), np.inf)
     for first in range(0, n, rows := max(1, 2**18 // n)):
         end = np.arange(first + 1, min(first + rows, n) + 1, dtype=np.float64)[:, None]
@@ -250,6 +257,12 @@ def _triangle(subject: str, cost_s: Callable[[NDArray, NDArray], ArrayLike], n: 
         (some,) = not_negative(
             subject, cost_s=cost_s(np.broadcast_to(start, real.shape), np.where(real, end - start, 1))
         )
+        try:
+            some = np.broadcast_to(some, real.shape)
+        except ValueError:
+            raise ValueError(
+                f"{subject}: cost_s gives shape {some.shape}; allowed: what broadcasts to its arguments', {real.shape}"
+            ) from None
         cost[first : first + len(end), : len(start)] = np.where(real, some, np.inf)
     return cost
 

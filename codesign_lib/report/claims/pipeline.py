@@ -141,11 +141,15 @@ def _sent(kind: str, ranks: int) -> float:
 
 
 def first_tokens() -> Iterator[Pair]:
-    """Qwen3-235B FP8 on 32 H20 by prompt, with one speed fitted on 128K; then one stage, and DeepSeek-V3.1."""
+    """Qwen3-235B FP8 on 32 H20 by prompt, one speed fitted on 128K, for kernels and for the roofline, and a parabola;
+    then one stage, and DeepSeek-V3.1."""
     for n in list(prompts.MEASURED_S)[1:]:
         what = f"Qwen3-235B, PP 8 × TP 4, {n // K}K tokens"
         ours = partial(_ttft, QWEN, n)
         yield measured(f"first_tokens/qwen/{n // K}k", what, prompts.MEASURED_S[n], "s", SGLANG, ours)
+    for n in list(prompts.MEASURED_S)[1:]:
+        what = f"the same by the roofline and one number, {n // K}K tokens"
+        yield measured(f"first_tokens/roofline/{n // K}k", what, prompts.MEASURED_S[n], "s", SGLANG, partial(_roof, n))
     for n in list(prompts.MEASURED_S)[2:]:
         ours = partial(_parabola, n)
         what = f"the same by a parabola through 128K and 256K, {n // K}K tokens"
@@ -157,6 +161,10 @@ def first_tokens() -> Iterator[Pair]:
 
 def _ttft(case: prompts.Served, n_input: int, pp: int | None = None) -> float:
     return prompts.h20(case, n_input, pp=pp).ttft_s / prompts.speed()
+
+
+def _roof(n_input: int) -> float:
+    return prompts.h20(QWEN, n_input, bound=True).ttft_s / prompts.speed(bound=True)
 
 
 def _parabola(n_input: int) -> float:
