@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from codesign_lib.report.nvfp4_plan import Plan
-from codesign_lib.serving.layout import Layout, check
+from codesign_lib.serving.layout import Layout, check_division
 from codesign_lib.specs.hf_config.fields import Attention, Recurrent
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as named
@@ -117,7 +117,7 @@ def launch(layout: Layout, engine: str, *, model: Model | str) -> dict[str, Any]
     of = named(model)
     if not isinstance(layout, Layout) or layout.shape:
         raise ValueError(f"launch: layout is {layout!s:.60}; allowed: one Layout, as in layouts[0]")
-    check("launch", layout, of)
+    check_division("launch", layout, of)
     missing, flags = _ENGINES[engine](layout, of)
     reasons = [reason for lacks, reason in missing if lacks]
     if reasons:

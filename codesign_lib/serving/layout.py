@@ -222,6 +222,11 @@ def check(subject: str, layout: Layout, model: Model, precision: Precision) -> N
     for name, value, of in (("layout", layout, Layout), ("precision", precision, Precision)):
         if not isinstance(value, of):
             raise ValueError(f"{subject}: {name} is {value!r:.60}; allowed: a {of.__name__}")
+    check_division(subject, layout, model, precision)
+
+
+def check_division(subject: str, layout: Layout, model: Model, precision: Precision | None = None) -> None:
+    """As :py:func:`check`; without a precision nothing is asked that depends on the blocks of a format."""
     bad = ~valid(layout, model, precision=precision)
     if np.any(bad):
         at = np.unravel_index(np.argmax(bad), bad.shape)
