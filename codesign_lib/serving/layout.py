@@ -217,11 +217,16 @@ def valid(
     return good
 
 
-def check(subject: str, layout: Layout, model: Model, precision: Precision) -> None:
-    """Raises ValueError for ``subject`` where a layout is not valid for the model, with all that is wrong with it."""
-    for name, value, of in (("layout", layout, Layout), ("precision", precision, Precision)):
+def check(subject: str, layout: Layout, model: Model, precision: Precision | str = "any") -> None:
+    """Raises ValueError for ``subject`` where a layout is not valid for the model, with all that is wrong with it.
+
+    Without ``precision`` no blocks are asked for; None is refused, as what needs one would be given none.
+    """
+    given = {"layout": (layout, Layout)} | ({} if precision == "any" else {"precision": (precision, Precision)})
+    for name, (value, of) in given.items():
         if not isinstance(value, of):
             raise ValueError(f"{subject}: {name} is {value!r:.60}; allowed: a {of.__name__}")
+    precision = None if precision == "any" else precision
     bad = ~valid(layout, model, precision=precision)
     if np.any(bad):
         at = np.unravel_index(np.argmax(bad), bad.shape)
