@@ -43,7 +43,7 @@ plotting.say(f"Of {known.size} pairs with a count, {np.sum(known > 2)} are lower
 # %% [markdown]
 # More are lower than higher, and more lie beyond two than chance leaves, mostly on benchmarks of more than a thousand
 # questions: there is a loss, and one benchmark of a few hundred is too small to show it. *Errors* here are binomial only;
-# where a card prints whole percents, rounding adds 0.3 points to each score, and the means below count it.
+# where a card prints whole percents, rounding is as large an error as those of MMLU-Pro, and the means below count it.
 #
 # ## By model
 #
