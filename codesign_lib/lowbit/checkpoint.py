@@ -77,7 +77,7 @@ def from_compressed_tensors(tensors: Mapping[str, ArrayLike]) -> Quantised:
 def shared_amax(*tensors: ArrayLike) -> float:
     """The amax of several tensors together, to quantise each with where a kernel has one G for all: q, k, v; gate, up.
 
-    Experts of a layer have one G each. All zeros give 0, which ``quantise`` takes for tensors that are all zeros.
+    Each expert of a layer has its own G. All zeros give 0, which ``quantise`` takes for tensors that are all zeros.
 
     >>> shared_amax(np.array([1.0]), np.array([-3.0]))
     3.0
