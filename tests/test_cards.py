@@ -13,7 +13,6 @@ def test_changes_of_one_card_by_hand():
     at = c.benchmark.tolist().index("AIME 2024")
     assert c.base_error[at] == pytest.approx(np.sqrt(0.89 * 0.11 / 30))
     assert c.z[at] == pytest.approx(scores.difference_z(0.89, 0.913, 30))
-    assert cards.difference("AIME 2024") == pytest.approx(0.023)
 
 
 def test_benchmarks_without_a_count_have_no_error():
@@ -25,11 +24,33 @@ def test_benchmarks_without_a_count_have_no_error():
 def test_means_by_hand():
     m = cards.means()
     i = m.model.index("Llama-3.3-70B-Instruct")
-    assert m.change[i] == pytest.approx(np.mean([81.1 - 83.3, 92.6 - 95.3, 93.3 - 93.7, 92.0 - 92.1]) / 100)
+    base, new, n = np.array([[83.3, 95.3, 93.7, 92.1], [81.1, 92.6, 93.3, 92.0], [14042, 1319, 1172, 541]])
+    variance = (base * (100 - base) + new * (100 - new)) / n + 2 * 0.1**2 / 12  # percent, tenths printed
+    weight = 1 / variance
+    assert 100 * m.change[i] == pytest.approx(np.sum(weight * (new - base)) / np.sum(weight))
+    assert 100 * m.error[i] == pytest.approx(np.sum(weight) ** -0.5)
     assert m.n_benchmarks[i] == 4 and m.n_params[i] == 70.6e9
-    spread = np.hypot(cards.changes("Llama-3.3-70B-Instruct").base_error, cards.changes("Llama-3.3-70B-Instruct").nvfp4_error)  # fmt: skip  # noqa: E501
-    assert m.error[i] == pytest.approx(np.sqrt(np.sum(spread**2)) / 4)
     assert len(m.model) == len(set(published.table("card_scores")["model"].tolist()))
+
+
+def test_whole_percents_are_rounded_by_a_third_of_a_point():
+    c = cards.changes("DeepSeek-R1-0528")
+    at = c.benchmark.tolist().index("MMLU-Pro")
+    by_hand = np.sqrt((85 * 15 + 84.2 * 15.8) / 12_032 + (1 + 0.01) / 12)
+    assert 100 * c.error[at] == pytest.approx(by_hand) and 0.8 / by_hand == pytest.approx(1.46, abs=0.005)
+    assert cards.printed_step(np.array([0.8952, 0.4985])) == 1e-4
+
+
+def test_pooled():
+    large = cards.pooled(n_least=1e11)
+    mmlu = cards.pooled(n_least=1e11, benchmark="MMLU-Pro")
+    assert mmlu.n == 5 and large.n > 30 and mmlu.z < -2 and large.z < -2
+    one_less = cards.pooled(n_least=1e11, left_out=("DeepSeek-R1-0528 v2",))
+    assert one_less.n == large.n - 6
+    everything, small = cards.pooled(), cards.pooled(n_below=1e11)
+    assert everything.n > large.n + small.n  # models of unknown size
+    with pytest.raises(ValueError, match=r"pooled: change has shape .*; allowed: equal, not empty"):
+        cards.pooled(n_least=1e11, benchmark="MBPP")
 
 
 def test_rows_of_unknown_models_are_refused():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from codesign_lib.cost import gain, kernels
 from codesign_lib.report.claims import gemm as measured
 from codesign_lib.specs import models
+from codesign_lib.specs.formats import FP8, NVFP4
 
 CHIPS = ("b200_sxm", "gb300")
 shares = st.floats(min_value=0, max_value=1)
@@ -31,9 +32,20 @@ def test_what_users_saw():
     assert gain.reading_share(0.9) < 0  # slower: something else grew
 
 
+def test_a_wider_format():
+    """From FP8 to BF16 0.6× means (1/0.6 − 1)/(2 − 1) = 2/3 of the time, and 1.25× something else that shrank."""
+    assert gain.reading_share([0.6, 0.5, 1.0], before="fp8", after="bf16") == pytest.approx([2 / 3, 1, 0])
+    assert gain.reading_share(1.25, before="fp8", after="bf16") == pytest.approx(-0.2)
+    assert gain.speedup(2 / 3, before="fp8", after="bf16") == pytest.approx(0.6)
+
+
 def test_more_than_bytes_allow_is_an_error():
     with pytest.raises(ValueError, match=r"gained is 1\.9×.*FP8 to NVFP4.*1\.778×; allowed: at most that"):
         gain.reading_share([1.2, 1.9])
+    with pytest.raises(ValueError, match=r"gained is 0\.4×.*FP8 to BF16.*0\.5×; allowed: at least that"):
+        gain.reading_share([0.6, 0.4], before="fp8", after="bf16")
+    with pytest.raises(ValueError, match="FP8 and FP8 take the same bytes"):
+        gain.reading_share(1.0, before="fp8", after="fp8")
     for bad in (-0.1, 1.1):
         with pytest.raises(ValueError, match="share is .*; allowed: 0 to 1"):  # noqa: RUF043
             gain.speedup(bad)
@@ -82,7 +94,27 @@ def test_a_step_by_hand():
         assert parts["launch"] + parts["quantisation"] + parts["products"] == pytest.approx(linear[fmt])
         assert parts["head"] == kernels.gemm_s(8, 4096, 128256, fmt="bf16", **where)
     assert found.before_s["attention"] == found.after_s["attention"]
-    assert 1 < found.speedup < found.most == gain.most()
+    assert 1 < found.speedup < found.most < gain.most()
+    fixed = found.before_s["head"] + found.before_s["attention"]
+    whole = sum(found.before_s.values())
+    assert found.most == pytest.approx(gain.speedup(1 - fixed / whole))
+
+
+def test_what_the_change_cannot_touch_is_not_missing():
+    parts = dict(weights=np.float64(8.0), attention=np.float64(2.0))
+    now = dict(weights=np.float64(3.0), attention=np.float64(2.0))
+    found = gain.Gain(before=FP8, after=NVFP4, before_s=parts, after_s=now, ratio=np.float64(2), fixed=("attention",))
+    assert found.most == 10 / 6 and found.speedup == 2
+    assert found.kept_s() == dict(weights=-1.0, attention=0.0)
+    assert found.why().endswith("Missing of the time now: −20 %; weights −20 %.")
+
+
+def test_both_sides_have_the_same_parts():
+    one, two = dict(a=np.float64(1)), dict(a=np.float64(1), b=np.float64(1))
+    with pytest.raises(ValueError, match="Gain: before_s holds a, after_s a, b; allowed: the same parts"):
+        gain.Gain(before=FP8, after=NVFP4, before_s=one, after_s=two, ratio=np.float64(2))
+    with pytest.raises(ValueError, match="Gain: fixed holds c; allowed: a"):
+        gain.Gain(before=FP8, after=NVFP4, before_s=one, after_s=one, ratio=np.float64(2), fixed=("c",))
 
 
 def test_attention_dilutes_the_gain():
@@ -98,8 +130,13 @@ def test_a_narrower_head_gains():
 
 def test_why():
     told = gain.gemm(1, 8192, 8192, chip="gb300").why()
-    assert told.startswith("1.22× from FP8 to NVFP4; 1.78× was possible. Time now: tiles 41 %")
-    assert "Missing: tiles" in told
+    assert told.startswith("1.22× from FP8 to NVFP4; 1.78× was possible. In µs, before → now: tiles 2.4 → 8.7")
+    step = gain.decode_step("qwen3_32b", 4096, n_batch=16, chip="gb300").why()
+    assert "launch 3,464 → 1,911" in step and "attention 1,933 → 1,933" in step
+    found = gain.gemm(16, 8192, 8192, chip="gb300", engine="sglang")
+    kept, now = found.kept_s(), sum(found.after_s.values())
+    assert sum(kept.values()) / now == pytest.approx(1 - found.speedup / found.most)
+    assert found.why().endswith("Missing of the time now: 16 %; tiles 14 %, launch 8 %, weights −6 %.")
     with pytest.raises(ValueError, match=r"Gain\.why: sizes are arrays"):
         gain.gemm([1, 2], 8192, 8192, chip="gb300").why()
 

@@ -205,6 +205,7 @@ class TestRefusals:
             (dict(precision=low(head="fp8")), "head is fp8; allowed: bf16, nvfp4"),
             (dict(keep=("attention", "norms")), "keep holds .norms.; allowed: attention, expert"),
             (dict(keep="attention"), "keep holds"),
+            (dict(keep=None), "keep holds None; allowed: several of attention, expert"),
             (dict(n_first=-1), "n_first is -1; allowed: a whole number from 0"),
             (dict(n_last=True), "n_last is True"),
             (dict(n_first=20, n_last=20), "n_first \\+ n_last is 40; allowed: at most 32 layers"),

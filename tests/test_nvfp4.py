@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from codesign_lib.lowbit import blocks, checkpoint, elements, nvfp4, variants
+from codesign_lib.lowbit import blocks, checkpoint, elements, nvfp4, recipes, variants
 from codesign_lib.lowbit.elements import E2M1, E4M3, E5M2
 from codesign_lib.lowbit.error_law import relative_mse
 from codesign_lib.specs.formats import NVFP4
@@ -205,7 +205,30 @@ class TestPolicies:
     @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 1e39, [1.0, 2.0], True, "1.0"])
     def test_refuses_such_an_amax(self, bad):
         with pytest.raises(ValueError, match=r"amax is .*; allowed: a finite float32 above 0"):
-            nvfp4.quantise(np.zeros(16), amax=bad)
+            nvfp4.quantise(np.ones(16), amax=bad)
+
+    @pytest.mark.parametrize("quantise", [nvfp4.quantise, recipes.four_over_six, recipes.best_scale])
+    def test_dead_layers_fused(self, quantise):
+        """The amax that they share is 0, without a sign, and they stay zeros with G = 1."""
+        zeros = np.zeros((2, 16))
+        amax = checkpoint.shared_amax(zeros, -zeros)
+        assert amax == 0 and not np.signbit(amax)
+        q = quantise(zeros, amax=amax)
+        assert q.global_scale == 1 and not nvfp4.dequantise(q).any()
+        assert checkpoint.fuse([q, q]).shape == (4, 16)
+
+    def test_nothing_shares_no_amax(self):
+        with pytest.raises(ValueError, match="shared_amax: no tensors; allowed: at least one"):
+            checkpoint.shared_amax()
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 449, True, "448"])
+    def test_refuses_such_a_scale_max(self, bad):
+        for call in (
+            lambda: recipes.best_scale(np.ones((1, 16)), scale_max=bad),
+            lambda: nvfp4.quantise_with(np.ones((1, 16)), np.full((1, 1), 0x38, np.uint8), amax=1, scale_max=bad),
+        ):
+            with pytest.raises(ValueError, match="scale_max is .*; allowed: above 0, at most 448"):  # noqa: RUF043
+                call()
 
     @pytest.mark.parametrize("shape", [(0,), (0, 16), (3, 0), (2, 0, 32)])
     def test_empty(self, shape):
@@ -281,6 +304,9 @@ class TestPolicies:
             (dict(global_scale=np.nan), "global_scale is nan"),
             (dict(amax=np.inf), "amax is inf"),
             (dict(variant="x"), "unknown variant"),
+            (dict(amax=2688.0, scale_max=np.nan), "scale_max is nan; allowed: above 0, at most 448"),
+            (dict(), r"global_scale is 1\.0, and amax 1\.0 with scale_max 448 makes it 0\.000372"),
+            (dict(shape=()), r"shape is \(\); allowed: at least one axis"),
         ):
             with pytest.raises(ValueError, match=message):
                 nvfp4.Quantised(**{**parts, **change})

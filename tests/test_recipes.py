@@ -126,6 +126,10 @@ class TestSquare:
         with pytest.raises(ValueError, match=r"square: x has shape .*; allowed: two axes, both multiples of 16"):
             recipes.square(np.zeros(shape))
 
+    @pytest.mark.parametrize("shape", [(0, 16), (16, 0), (0, 0)])
+    def test_empty(self, shape):
+        assert nvfp4.dequantise(recipes.square(np.zeros(shape))).shape == shape
+
 
 class TestStochastic:
     def test_seeded(self):
@@ -178,7 +182,15 @@ class TestRotate:
         x[0, 5] = 4
         assert np.abs(recipes.rotate(x)).tolist() == [[1.0] * 16]
 
-    @pytest.mark.parametrize("size", [0, 12, 512])
+    @pytest.mark.parametrize("turn", [recipes.rotate, recipes.rotate_back])
+    def test_refuses_what_is_not_finite_before_or_after(self, turn):
+        for bad in (np.nan, np.inf, 1e39):
+            with pytest.raises(ValueError, match=r"rotate.*: x is .* at index \(3\); allowed: finite float32"):
+                turn(np.where(np.arange(16) == 3, bad, 1.0))
+        with pytest.raises(ValueError, match="a rotated number leaves float32"):
+            turn(np.full(16, 3e38))
+
+    @pytest.mark.parametrize("size", [0, 12, 512, 16.0, True])
     def test_refuses_sizes(self, size):
         with pytest.raises(ValueError, match="allowed: a power of two that divides it"):
             recipes.rotate(np.zeros((2, 256)), size=size)
@@ -281,8 +293,9 @@ class TestErrorLaw:
     def test_refusals(self):
         with pytest.raises(ValueError, match="distribution is 'cauchy'; allowed: gaussian, laplace"):
             block_relative_mse("cauchy")
-        with pytest.raises(ValueError, match="n is 1; allowed: at least 2"):
-            block_relative_mse("gaussian", 1)
+        for bad in (1, 2.5, np.nan, True):
+            with pytest.raises(ValueError, match=f"n is {bad}; allowed: whole numbers of at least 2"):
+                block_relative_mse("gaussian", bad)
         with pytest.raises(ValueError, match="shapes are"):
             relative_mse([1.0], [1.0, 2.0])
         with pytest.raises(ValueError, match="x is all zeros"):

@@ -34,6 +34,24 @@ def test_four_questions_of_29_are_no_difference():
     assert scores.difference_z(0.75, 0.76, 100) < 0
 
 
+def test_pooled_by_hand_and_by_draws():
+    """Weights 1/4 and 1: (−2/4 + 1)/(5/4) = 0.4 with an error of √0.8."""
+    p = scores.pooled([-2, 1], [2, 1])
+    assert (p.change, p.error, p.z, p.n) == pytest.approx((0.4, 0.8**0.5, 0.4 / 0.8**0.5, 2))
+    assert scores.pooled([0.3] * 4, [0.2] * 4).error == pytest.approx(0.1)
+    sigma = np.array([0.5, 1.0, 8.0])
+    drawn = np.random.default_rng(0).normal(0.2, sigma, (20_000, 3))
+    found = np.array([scores.pooled(x, sigma).change for x in drawn[:4000]])
+    assert found.mean() == pytest.approx(0.2, abs=0.03) and found.std() == pytest.approx(
+        scores.pooled(drawn[0], sigma).error, rel=0.05
+    )
+    for bad in (([], []), ([1.0], [1.0, 2.0])):
+        with pytest.raises(ValueError, match="allowed: equal, not empty"):
+            scores.pooled(*bad)
+    with pytest.raises(ValueError, match="error is 0"):
+        scores.pooled([1.0], [0.0])
+
+
 def test_refusals():
     with pytest.raises(ValueError, match=r"standard_error: score_fraction is 85\.0; allowed: 0 to 1"):
         scores.standard_error(85.0, 100)

@@ -47,10 +47,12 @@ plotting.table({
 
 # %% [markdown]
 # - Error tells formats apart, and not recipes: four over six has less error of the weights and no difference that
-#   these tokens show; GPTQ has more and the smallest effect.
-# - Activations cost as much again as weights.
-# - The effects of parts made low alone add up to that of all together, within a tenth. A weight of the last block and
-#   of q, k, v matters most, one of the attention's output least.
+#   these tokens show; best scale has the least and GPTQ nearly the most, and their effects, the smallest, are not
+#   told apart with activations.
+# - NVFP4's activations cost nearly as much again as its weights, those of INT4 and MXFP4 more than their weights.
+# - The effects of parts made low alone add up to that of all together, within a tenth. For its number a weight of the
+#   last block matters most, then of the first block and of q, k, v, whose order depends on whether it is kept high or
+#   made low alone; one of gate and up or of attention's output matters least, and these two are not told apart.
 # - Off the grid: moved at random within the steps of its four bits, the model differs from itself by more than NVFP4
 #   makes it. Rounding the moved weights has the same error and a larger effect. So the four bits it came in are not
 #   what makes NVFP4 look bad here, and what they cost before is not in these numbers.

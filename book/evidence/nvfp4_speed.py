@@ -71,6 +71,14 @@ tables.checks([*claims.check("nvfp4_speed"), *claims.check("best_layer")])
 tables.checks(claims.check("checkpoints"))
 
 # %% [markdown]
+# Bytes of the checkpoint times tokens a second is the rate at which it would be read. A dense model reads at the same
+# rate in four formats. The 35B mixture reads only the experts it wakes, so its checkpoint says nothing.
+
+# %%
+read = sizes["checkpoint_bytes"] * sizes["tokens_per_s"]
+plotting.table({"model": sizes["model"], "format": sizes["fmt"], "checkpoint, GB": [f"{b / 1e9:.1f}" for b in sizes["checkpoint_bytes"]], "tokens/s": [f"{s:.1f}" for s in sizes["tokens_per_s"]], "read at": [plotting.si(r, "B/s") if "A3B" not in m else "–" for m, r in zip(sizes["model"], read, strict=True)]})
+
+# %% [markdown]
 # ## What users asked
 
 # %%

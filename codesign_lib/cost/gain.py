@@ -5,9 +5,10 @@ A part that takes the share f of a time and shrinks by the ratio r = b/b′ of t
 .. math:: \frac{1}{1 - f + f/r}, \qquad\text{and a gain of s means}\quad f = \frac{1 - 1/s}{1 - 1/r}
 
 From FP8 to NVFP4 r is 1/0.5625 = 1.78: with nothing else changed no step gains more, and one that gains less tells how
-much of it reads weights. :py:func:`gemm` and :py:func:`decode_step` compute both times part by part from the calibrated
-kernels (:py:mod:`codesign_lib.cost.kernels`), and :py:meth:`Gain.why` says which parts kept the gain below what
-bytes or the roofline allow.
+much of it reads weights. To a wider format r is below 1, and so is the gain. :py:func:`gemm` and
+:py:func:`decode_step` compute both times part by part from the calibrated kernels
+(:py:mod:`codesign_lib.cost.kernels`), and :py:meth:`Gain.why` says which parts kept the gain below what bytes or the
+roofline allow.
 """
 
 from __future__ import annotations
@@ -52,35 +53,57 @@ def speedup(share: ArrayLike, *, before: Format | str = FP8, after: Format | str
 def reading_share(gained: ArrayLike, *, before: Format | str = FP8, after: Format | str = NVFP4) -> NDArray[np.float64]:
     """The share of the time before that must have been reading, if only reading became faster: ``speedup`` backwards.
 
-    A gain above the ratio of the bytes raises ValueError: then something else than the format changed. One below 1
-    gives a negative share: something else became slower.
+    A gain beyond the ratio of the bytes (above it, or below it where the format after is the wider one) raises
+    ValueError: then something else than the format changed; so do formats of equal size. One on the other side of 1
+    gives a negative share: something else changed the other way.
 
     >>> reading_share([1.3, 1.35, 1.4]).round(2)            # what users saw of "twice as fast as FP8"
     array([0.53, 0.59, 0.65])
     """
     (gained,) = positive("reading_share", gained=gained)
     ratio = most(before, after)
-    if gained.size and np.max(gained) > ratio * (1 + 1e-9):
+    if ratio == 1:
         raise ValueError(
-            f"reading_share: gained is {np.max(gained):.4g}×, and from {as_format(before)} to {as_format(after)} bytes "
-            f"shrink by {ratio:.4g}×; allowed: at most that. Something else than the format changed"
+            f"reading_share: {as_format(before)} and {as_format(after)} take the same bytes; allowed: others"
+        )
+    beyond, word = (gained > ratio * (1 + 1e-9), "most") if ratio > 1 else (gained < ratio * (1 - 1e-9), "least")
+    if np.any(beyond):
+        raise ValueError(
+            f"reading_share: gained is {gained[beyond].flat[0]:.4g}×, and from {as_format(before)} to "
+            f"{as_format(after)} bytes shrink by {ratio:.4g}×; allowed: at {word} that. Something else than the format "
+            "changed"
         )
     return (1 - 1 / gained) / (1 - 1 / ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """The same work in two formats: seconds by part, before and after, and the most the change could gain.
+    """The same work in two formats: seconds by part, before and after, and how far a part could shrink.
 
-    ``most``: the ratio of the two bounds for a single product, of the bytes for a step. Both mappings have the same
-    parts.
+    ``ratio``: of the two bounds for a single product, of the bytes for a step. ``fixed``: parts that the change leaves
+    as they are. Both mappings have the same parts, or ValueError is raised.
     """
 
     before: Format
     after: Format
     before_s: Mapping[str, NDArray[np.float64]]
     after_s: Mapping[str, NDArray[np.float64]]
-    most: NDArray[np.float64]
+    ratio: NDArray[np.float64]
+    fixed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if set(self.before_s) != set(self.after_s) or not self.before_s:
+            raise ValueError(
+                f"Gain: before_s holds {', '.join(self.before_s)}, after_s {', '.join(self.after_s)}; "
+                "allowed: the same parts, at least one"
+            )
+        if unknown := [part for part in self.fixed if part not in self.before_s]:
+            raise ValueError(f"Gain: fixed holds {', '.join(unknown)}; allowed: {', '.join(self.before_s)}")
+
+    @property
+    def most(self) -> NDArray[np.float64]:
+        """The gain had every part but the fixed ones shrunk by ``ratio``."""
+        return _total(self.before_s) / sum(self._least_s(part) for part in self.before_s)
 
     @property
     def speedup(self) -> NDArray[np.float64]:
@@ -94,24 +117,33 @@ class Gain:
         return self.after_s[part] / _total(self.after_s)
 
     def kept_s(self) -> dict[str, NDArray[np.float64]]:
-        """Seconds of each part beyond what it would take had it shrunk by ``most``; they add up to what is missing."""
-        return {part: self.after_s[part] - self.before_s[part] / self.most for part in self.after_s}
+        """Seconds of each part beyond what it would take at ``most``; they add up to what is missing.
+
+        Negative for a part that shrank by more than ``ratio``.
+        """
+        return {part: self.after_s[part] - self._least_s(part) for part in self.after_s}
+
+    def _least_s(self, part: str) -> NDArray[np.float64]:
+        return self.before_s[part] / (1 if part in self.fixed else self.ratio)
 
     def why(self) -> str:
-        """In words: the gain, what was possible, what takes the time now, and what is missing; for single sizes.
+        """In words: the gain, what was possible, each part before and now, and what is missing; for single sizes.
 
-        A part is missing the share of the time now that would be gone had it shrunk by ``most``.
+        A part is missing the share of the time now that would be gone had it shrunk by ``ratio``, and has a minus if it
+        shrank by more.
 
         >>> print(gemm(16, 8192, 8192, chip="gb300", engine="sglang").why())
-        1.48× from FP8 to NVFP4; 1.77× was possible. Time now: weights 38 %, launch 34 %, tiles 27 %, quantisation 1 %.
-        Missing: tiles 14 %, launch 8 %.
+        1.48× from FP8 to NVFP4; 1.77× was possible. ...
         """
         now_s = _total(self.after_s)
         if np.ndim(now_s):
             raise ValueError("Gain.why: sizes are arrays; allowed: single ones")
         kept = {part: s / now_s for part, s in self.kept_s().items()}
         told = f"{self.speedup:.2f}× from {self.before} to {self.after}; {self.most:.2f}× was possible."
-        return f"{told} Time now: {_ranked({p: self.share(p) for p in self.after_s})}. Missing: {_ranked(kept)}."
+        parts = sorted((p for p in self.after_s if self.share(p) >= 0.005), key=self.share, reverse=True)
+        times = ", ".join(f"{p} {_us(self.before_s[p])} → {_us(self.after_s[p])}" for p in parts)
+        missing = f"{100 * (1 - self.speedup / self.most):.0f} %".replace("-", "−")
+        return f"{told} In µs, before → now: {times}. Missing of the time now: {missing}; {_ranked(kept)}."
 
 
 def gemm(
@@ -138,7 +170,7 @@ def gemm(
     sizes = {"chip": chip, "engine": engine}
     found = [_gemm_parts(m, k, n, fmt, **sizes) for fmt in (before, after)]
     bounds = [kernels.gemm_s(m, k, n, fmt=fmt, bound=True, **sizes) for fmt in (before, after)]
-    return Gain(before=before, after=after, before_s=found[0], after_s=found[1], most=bounds[0] / bounds[1])
+    return Gain(before=before, after=after, before_s=found[0], after_s=found[1], ratio=bounds[0] / bounds[1])
 
 
 def decode_step(
@@ -156,13 +188,13 @@ def decode_step(
     """One decode step on one GPU with the body's linear layers in either format; head and cache stay as they are.
 
     Parts: ``launch`` and ``quantisation`` of all linear layers of the body, ``products`` (the rest of them), ``head``,
-    ``attention``. Left out: norms, sampling, the host, communication, all of which lower the gain further.
+    ``attention``; the last two are fixed. Left out: norms, sampling, the host, communication, all of which lower the
+    gain further.
 
     Raises ValueError for a model with experts or other mixers than attention; give the parts to :py:class:`Gain`.
 
     >>> print(decode_step("qwen3_32b", 4096, n_batch=16, chip="gb300", engine="sglang").why())
-    1.30× from FP8 to NVFP4; 1.78× was possible. Time now: products 52 %, attention 30 %, launch 14 %, head 3 %.
-    Missing: attention 13 %, products 8 %, launch 3 %, head 2 %.
+    1.30× from FP8 to NVFP4; 1.48× was possible. ...
     """
     network = as_model(model)
     layers = [x for x in network.linear_layers() if x.name != "head"]
@@ -189,7 +221,8 @@ def decode_step(
                 **same,
             }
         )
-    return Gain(before=before, after=after, before_s=times[0], after_s=times[1], most=np.float64(most(before, after)))
+    ratio = np.float64(most(before, after))
+    return Gain(before=before, after=after, before_s=times[0], after_s=times[1], ratio=ratio, fixed=tuple(same))
 
 
 def _gemm_parts(m: ArrayLike, k: ArrayLike, n: ArrayLike, fmt: Format, **where) -> dict[str, NDArray[np.float64]]:
@@ -227,6 +260,10 @@ def _total(parts: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _ranked(shares: Mapping[str, float]) -> str:
-    """Parts of at least half a percent, the largest first."""
-    ranked = sorted((part for part in shares if shares[part] >= 0.005), key=shares.get, reverse=True)
-    return ", ".join(f"{part} {100 * shares[part]:.0f} %" for part in ranked) or "nothing"
+    """Parts of at least half a percent either way, the largest first."""
+    ranked = sorted((part for part in shares if abs(shares[part]) >= 0.005), key=shares.get, reverse=True)
+    return ", ".join(f"{part} {100 * shares[part]:.0f} %".replace("-", "−") for part in ranked) or "nothing"
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.0f}" if seconds >= 1e-4 else f"{1e6 * seconds:.1f}"

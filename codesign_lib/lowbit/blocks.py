@@ -59,7 +59,7 @@ def amax(subject: str, x: NDArray) -> np.float32:
         # both pass NaN on, and read a piece twice from the cache without writing its magnitudes anywhere
         largest = np.maximum(largest, np.maximum(piece.max(), -piece.min()))
     if np.isfinite(largest):
-        return np.float32(largest)
+        return np.abs(np.float32(largest))  # of zeros it may be −0
     with np.errstate(over="ignore"):
         where = np.unravel_index(int(np.argmax(~np.isfinite(x.astype(np.float32)))), x.shape)
     index = ", ".join(str(int(i)) for i in where)

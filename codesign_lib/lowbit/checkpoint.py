@@ -75,16 +75,20 @@ def from_compressed_tensors(tensors: Mapping[str, ArrayLike]) -> Quantised:
 
 
 def shared_amax(*tensors: ArrayLike) -> float:
-    """The amax of several tensors together, to quantise each with: fused layers and the experts of a layer share G.
+    """The amax of several tensors together, to quantise each with where a kernel has one G for all: q, k, v; gate, up.
+
+    Each expert of a layer has its own G. All zeros give 0, which ``quantise`` takes for tensors that are all zeros.
 
     >>> shared_amax(np.array([1.0]), np.array([-3.0]))
     3.0
     """
+    if not tensors:
+        raise ValueError("shared_amax: no tensors; allowed: at least one")
     return float(max(blocks.amax("shared_amax", blocks.as_real("shared_amax", t)) for t in tensors))
 
 
 def fuse(parts: Sequence[Quantised]) -> Quantised:
-    """Rows of several tensors as one, for q/k/v, gate/up, or the experts of a layer.
+    """Rows of several tensors as one, for q/k/v, or gate/up of one dense layer or of one expert.
 
     There is one global scale in the result, so parts with different ones raise ValueError: picking any would scale the
     others' values by the ratio. Quantise them again with ``amax=shared_amax(…)``.

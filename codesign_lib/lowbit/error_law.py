@@ -44,15 +44,16 @@ def relative_mse(x: ArrayLike, approximation: ArrayLike) -> float:
 def block_relative_mse(distribution: str, n: int = 16) -> float:
     """Relative squared error of E2M1 in blocks of ``n`` independent draws with the ideal scale (the integral above).
 
-    ``distribution``: gaussian or laplace, of any width. Good to 1e-6 of itself. n below 2 raises ValueError.
+    ``distribution``: gaussian or laplace, of any width. Good to 1e-6 of itself. An n that is no whole number of at
+    least 2 raises ValueError.
 
     >>> f"{block_relative_mse('gaussian'):.4e} {block_relative_mse('laplace'):.4e}"
     '8.8631e-03 8.3154e-03'
     """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"block_relative_mse: distribution is {distribution!r}; allowed: {', '.join(DISTRIBUTIONS)}")
-    if n < 2:
-        raise ValueError(f"block_relative_mse: n is {n!r}; allowed: at least 2")
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 2:
+        raise ValueError(f"block_relative_mse: n is {n!r}; allowed: whole numbers of at least 2")
     # Both integrands are smooth between the points where Q jumps, so Gauss-Legendre needs few nodes a stretch.
     largest, weight = _stretches(np.linspace(0, _TAIL[distribution], 61)[None, :], 20)
     levels = values(E2M1)[:8].astype(np.float64)

@@ -28,7 +28,7 @@ from codesign_lib.lowbit.variants import variant as variant_named
 from codesign_lib.specs.formats import NVFP4
 
 BLOCK = NVFP4.block_elements
-_F32_MAX = np.finfo(np.float32).max
+_F32_MAX, _F32_SMALLEST = np.finfo(np.float32).max, float(np.finfo(np.float32).smallest_subnormal)
 # Halfway between neighbouring values; a tie belongs to the even code, which is above at 0.75, 1.75 and 3.5.
 _ABOVE = (np.greater, np.greater_equal)
 _BOUNDS = tuple((np.float32(b), _ABOVE[i % 2]) for i, b in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)))
@@ -43,7 +43,8 @@ class Quantised:
     compressed-tensors' ``weight_global_scale``); ``amax``: the largest magnitude G stands for; ``shape``: of the array
     that went in, before its last axis was padded; ``scale_max``: what the largest block scale was meant to be.
 
-    Raises ValueError for parts that do not fit together, and for scale codes that are NaN or negative.
+    Raises ValueError for parts that do not fit together (a G that is not that of ``amax`` and ``scale_max`` in the
+    variant, to a few roundings), and for scale codes that are NaN or negative.
     """
 
     packed: NDArray[np.uint8]
@@ -56,6 +57,8 @@ class Quantised:
 
     def __post_init__(self) -> None:
         variant_named(self.variant)
+        if not len(self.shape):
+            raise ValueError("Quantised: shape is (); allowed: at least one axis")
         columns = -(-self.shape[-1] // BLOCK)
         for name, width in (("packed", columns * BLOCK // 2), ("scales", columns)):
             array, expected = getattr(self, name), (*self.shape[:-1], width)
@@ -68,6 +71,14 @@ class Quantised:
             raise ValueError(f"Quantised: global_scale is {self.global_scale!r}; allowed: finite, above 0")
         if not 0 <= self.amax < np.inf:
             raise ValueError(f"Quantised: amax is {self.amax!r}; allowed: finite, at least 0")
+        checked_scale_max("Quantised", self.scale_max)
+        meant = float(self.globals().decode_scale)
+        # amax went through two float32 quotients where it came from a stored scale; subnormal ones have few digits
+        if abs(meant - self.global_scale) > 1e-6 * self.global_scale + 2 * _F32_SMALLEST:
+            raise ValueError(
+                f"Quantised: global_scale is {self.global_scale!r}, and amax {self.amax!r} with scale_max "
+                f"{self.scale_max:g} makes it {meant!r} in {self.variant}; allowed: the same"
+            )
         if self.scales.size and int(self.scales.max()) >= 0x7F:
             where = np.unravel_index(int(np.argmax(self.scales >= 0x7F)), self.scales.shape)
             raise ValueError(
@@ -93,10 +104,12 @@ def quantise(x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax
     """Quantise an array to NVFP4 along its last axis, to the bit as the named implementation does.
 
     ``x``: float16, bfloat16, float32 or float64 of any shape and strides, never changed. ``amax`` is for tensors that
-    share one global scale (fused layers, experts), or a calibrated range; elements beyond it are clipped.
+    share one global scale (fused layers: q, k, v, or gate and up), or a calibrated range; elements beyond it are
+    clipped.
 
     Raises ValueError for NaN and infinity (says where), for a last axis that is no multiple of 16 unless ``pad`` fills
-    it with zeros, for integers, for an unknown variant, and for an ``amax`` that is not finite and above 0.
+    it with zeros, for integers, for an unknown variant, and for an ``amax`` that is not finite and above 0 (0 is
+    allowed where x is all zeros).
 
     >>> q = quantise(np.array([[0.5, -3.0, 6.0, 2.5] * 4]))
     >>> codes(q)[0, :4].tolist(), q.scales.tolist(), round(q.global_scale, 6)
@@ -108,7 +121,7 @@ def quantise(x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax
     policy = variant_named(variant)
     largest = blocks.amax("quantise", x)
     if amax is not None:
-        largest = checked_amax(amax)
+        largest = checked_amax(amax, zero=largest == 0)
     g = policy.globals(largest)
     return _filled(x, columns, policy, g, None)
 
@@ -132,7 +145,7 @@ def quantise_with(
     x, columns = _checked(x, pad)
     blocks.amax("quantise_with", x)
     policy = variant_named(variant)
-    g = policy.globals(checked_amax(amax, zero=True), scale_max)
+    g = policy.globals(checked_amax(amax, zero=True), checked_scale_max("quantise_with", scale_max))
     return _filled(x, columns, policy, g, np.asarray(scales), scale_max)
 
 
@@ -211,7 +224,15 @@ def checked_amax(amax: float, *, zero: bool = False) -> np.float32:
     value = np.float32(amax) if single else np.float32(np.nan)
     if not (value > 0 or (zero and value == 0)):
         raise ValueError(f"quantise: amax is {amax!r}; allowed: a finite float32 above 0")
-    return value
+    return np.abs(value)  # −0 is 0
+
+
+def checked_scale_max(subject: str, scale_max: float) -> float:
+    """What the largest block scale is meant to be. Raises ValueError unless above 0 and at most 448, E4M3's largest."""
+    number = np.ndim(scale_max) == 0 and np.asarray(scale_max).dtype.kind in "iuf"
+    if not (number and 0 < scale_max <= E4M3.largest):
+        raise ValueError(f"{subject}: scale_max is {scale_max!r}; allowed: above 0, at most {E4M3.largest:g}")
+    return scale_max
 
 
 def _checked(x: ArrayLike, pad: bool) -> tuple[NDArray, int]:

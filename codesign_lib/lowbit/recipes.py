@@ -71,6 +71,7 @@ def best_scale(x: ArrayLike, *, scale_max: float = 448, pad: bool = False, amax:
     True
     """
     policy = variant_named("modelopt")
+    nvfp4.checked_scale_max("best_scale", scale_max)
     table = values(E4M3)[:127]
 
     def choose(piece: _Array, g: Globals) -> NDArray[np.uint8]:
@@ -104,11 +105,11 @@ def square(x: ArrayLike, *, variant: str = "transformer_engine", amax: float | N
         raise ValueError(f"square: x has shape {x.shape}; allowed: two axes, both multiples of {BLOCK}")
     policy = variant_named(variant)
     largest = blocks.amax("square", x)
-    g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax))
+    g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax, zero=largest == 0))
     block_amax = np.zeros(x.shape[0] * x.shape[1] // BLOCK, dtype=np.float32)
     for first, piece in blocks.pieces(x, BLOCK):
         block_amax[first : first + len(piece)] = blocks.block_amax(piece)
-    tile_amax = block_amax.reshape(x.shape[0] // BLOCK, BLOCK, -1).max(axis=1)
+    tile_amax = block_amax.reshape(x.shape[0] // BLOCK, BLOCK, x.shape[1] // BLOCK).max(axis=1)
     with np.errstate(over="ignore", under="ignore"):
         codes = policy.scale_codes(tile_amax, g)
     return nvfp4.quantise_with(x, np.repeat(codes, BLOCK, axis=0), amax=float(g.amax), variant=variant)
@@ -152,14 +153,15 @@ def rotate(x: ArrayLike, *, size: int = 16, seed: int | None = None) -> _Array:
     .. math:: y = \frac{1}{\sqrt n}\, (x \odot d)\, H_n, \qquad H_{2n} = \begin{pmatrix} H & H \\ H & -H \end{pmatrix}
 
     Spreads an outlier over its group: good for the coarse steps of MXFP4, bad for NVFP4, whose small blocks
-    keep an outlier to themselves. :py:func:`rotate_back` undoes it, up to rounding of float32.
+    keep an outlier to themselves. :py:func:`rotate_back` undoes it, up to rounding of float32. NaN and infinity are
+    refused, and so are numbers so large that a rotated one leaves float32.
 
     >>> rotate(np.eye(1, 16) * 4)[0, :3].tolist()
     [1.0, 1.0, 1.0]
     """
-    x = blocks.as_real("rotate", x).astype(np.float32)
-    signs, matrix = _hadamard("rotate", x, size, seed)
-    return ((x.reshape(-1, size) * signs) @ matrix).reshape(x.shape)
+    x, signs, matrix = _turned("rotate", x, size, seed)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _within("rotate", ((x.reshape(-1, size) * signs) @ matrix).reshape(x.shape))
 
 
 def rotate_back(y: ArrayLike, *, size: int = 16, seed: int | None = None) -> _Array:
@@ -169,13 +171,27 @@ def rotate_back(y: ArrayLike, *, size: int = 16, seed: int | None = None) -> _Ar
     >>> bool(np.abs(rotate_back(rotate(x, size=128, seed=1), size=128, seed=1) - x).max() < 1e-5)
     True
     """
-    y = blocks.as_real("rotate_back", y).astype(np.float32)
-    signs, matrix = _hadamard("rotate_back", y, size, seed)
-    return ((y.reshape(-1, size) @ matrix) * signs).reshape(y.shape)  # the matrix is its own inverse
+    y, signs, matrix = _turned("rotate_back", y, size, seed)
+    with np.errstate(over="ignore", invalid="ignore"):  # the matrix is its own inverse
+        return _within("rotate_back", ((y.reshape(-1, size) @ matrix) * signs).reshape(y.shape))
+
+
+def _turned(subject: str, x: ArrayLike, size: int, seed: int | None) -> tuple[_Array, _Array, _Array]:
+    """Checked input in float32, the signs, and the orthonormal matrix."""
+    x = blocks.as_real(subject, x)
+    blocks.amax(subject, x)
+    return x.astype(np.float32), *_hadamard(subject, x, size, seed)
+
+
+def _within(subject: str, y: _Array) -> _Array:
+    if not np.isfinite(y).all():
+        raise ValueError(f"{subject}: x is so large that a rotated number leaves float32; allowed: smaller ones")
+    return y
 
 
 def _hadamard(subject: str, x: NDArray, size: int, seed: int | None) -> tuple[_Array, _Array]:
-    if size < 1 or size & (size - 1) or x.shape[-1] % size:
+    whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+    if not whole or size < 1 or size & (size - 1) or x.shape[-1] % size:
         raise ValueError(
             f"{subject}: size is {size!r} for a last axis of {x.shape[-1]}; allowed: a power of two that divides it"
         )
@@ -191,7 +207,7 @@ def _chosen(subject, x, choose, policy: Variant, scale_max: float, pad: bool, am
     x = blocks.as_real(subject, x)
     columns = blocks.n_blocks(subject, x, BLOCK, pad=pad)
     largest = blocks.amax(subject, x)
-    g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax), scale_max)
+    g = policy.globals(largest if amax is None else nvfp4.checked_amax(amax, zero=largest == 0), scale_max)
     scales = np.empty((*x.shape[:-1], columns), dtype=np.uint8)
     packed = np.empty((*x.shape[:-1], columns * BLOCK // 2), dtype=np.uint8)
     flat_scales, flat_packed = scales.reshape(-1), packed.reshape(-1, BLOCK // 2)

@@ -1,7 +1,8 @@
 """Which layers of a model go to NVFP4, which stay, and why: every linear layer once, in one plan.
 
-Layers that engines run as one (q, k, v; gate, up) are decided together, since they share one global scale, and so are
-the matrices of the experts. :py:mod:`codesign_lib.report.handover` writes a plan down for the tools that carry it out.
+Layers that engines run as one (q, k, v; gate, up) are decided together, since they share one global scale. The two
+matrices of the experts are decided together because kernels run both in one format; their scales are each expert's own.
+:py:mod:`codesign_lib.report.handover` writes a plan down for the tools that carry it out.
 """
 
 from __future__ import annotations
@@ -130,9 +131,10 @@ def _check(of: Model, precision: Precision, keep, n_first: int, n_last: int, tp:
         )
     if precision.head.name not in ("bf16", "nvfp4"):
         raise ValueError(f"plan of {of}: head is {precision.head.name}; allowed: bf16, nvfp4")
-    unknown = sorted(set(keep) - set(KINDS))
-    if isinstance(keep, str) or unknown:
-        raise ValueError(f"plan of {of}: keep holds {', '.join(unknown) or keep!r}; allowed: {', '.join(KINDS)}")
+    if isinstance(keep, str) or not isinstance(keep, Iterable):
+        raise ValueError(f"plan of {of}: keep holds {keep!r}; allowed: several of {', '.join(KINDS)}")
+    if unknown := sorted({str(kind) for kind in keep} - set(KINDS)):
+        raise ValueError(f"plan of {of}: keep holds {', '.join(unknown)!r}; allowed: {', '.join(KINDS)}")
     for name, value, least in (("n_first", n_first, 0), ("n_last", n_last, 0), ("tp", tp, 1),
                                ("tp_experts", tp if tp_experts is None else tp_experts, 1)):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int) or value < least:

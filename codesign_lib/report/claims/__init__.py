@@ -88,7 +88,6 @@ TOPICS: dict[str, Callable[[], Iterator[Pair]]] = {
     "nvfp4_speed": nvfp4.nvfp4_speed,
     "best_layer": nvfp4.best_layer,
     "checkpoints": nvfp4.checkpoints,
-    "figure7": nvfp4.figure7,
     "kv_cache": nvfp4.kv_cache,
 }
 

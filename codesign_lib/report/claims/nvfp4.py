@@ -10,7 +10,7 @@ import numpy as np
 from codesign_lib.cost import gain, kernels, roofline, tiling
 from codesign_lib.lowbit import nvfp4, recipes
 from codesign_lib.lowbit.error_law import block_relative_mse, relative_mse
-from codesign_lib.report.claims import cards, errors, gemm
+from codesign_lib.report.claims import errors, gemm
 from codesign_lib.report.claims.pair import Pair, measured
 from codesign_lib.specs import formats, models, published
 from codesign_lib.specs.published import Claim
@@ -19,8 +19,6 @@ QUAD = "the same integral by adaptive quadrature (scipy.integrate.quad)"
 QUARTET = "Quartet II, arXiv:2601.22813, notebooks/unbiasedness.ipynb at 8776a90"
 MR_GPTQ = "Bridging the Gap Between Promise and Performance for Microscaling FP4 Quantization, arXiv:2509.23202"
 LAYOUT = "NVIDIA cuBLAS documentation, block scaling factors layout, counted by hand"
-CARD = "huggingface.co/nvidia/DeepSeek-R1-0528-NVFP4"
-ARTICLE = "NVIDIA, AI Model Co-Design, 2026-07-10, Figure 7"
 LADDER = {
     8: (7.0112e-3, 6.0071e-3),
     16: (8.8631e-3, 8.3154e-3),
@@ -224,13 +222,6 @@ def _deepseek_ratio() -> float:
     total = models.model("deepseek_r1").n_params
     after = 0.5625 * four_bits + 2 * (total - four_bits)
     return after / (1 * (total - outer) + 2 * outer)
-
-
-def figure7() -> Iterator[Pair]:
-    """Where the article sees NVFP4 at or above FP8, against the card it was drawn from: sign of the difference."""
-    for benchmark in ("SciCode", "MATH-500", "AIME 2024"):
-        yield _trend(f"figure7/{benchmark}", f"DeepSeek-R1-0528 on {benchmark}, NVFP4 minus FP8 (ours: the card)", 1.0,
-                     f"{ARTICLE}; {CARD}", partial(cards.difference, benchmark))  # fmt: skip
 
 
 def kv_cache() -> Iterator[Pair]:
