@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codesign_lib.report.claims.pair import Pair, measured
-from codesign_lib.report.claims.served import at
+from codesign_lib.report.claims.served import at, fastest_at
 from codesign_lib.serving import frontier
 from codesign_lib.serving.layout import Workload
 from codesign_lib.serving.points import Points
@@ -23,7 +23,8 @@ from codesign_lib.specs.models import Model
 
 GOALS = (20, 50, 100, 200)
 """Tokens a second and user."""
-BATCHES = 2 ** np.arange(13)
+BATCHES = np.unique(np.round(2 ** (np.arange(97) / 8))).astype(int)
+"""Requests at once, eight a doubling up to 4,096."""
 MIXES = MappingProxyType(
     {
         "gb300": Precision(weights="nvfp4", activations="nvfp4", kv="fp8"),
@@ -226,31 +227,3 @@ def loaded(
         engine="sglang" if model == "deepseek_r1" else "trtllm", routing="skewed", n_draft=n_draft, acceptance=0.8,
     )  # fmt: skip
     return frontier.frontier(found)
-
-
-@cache
-def format_rates(interactivity_per_s: float, *, name: str = "1K in, 1K out") -> dict[str, float]:
-    """DeepSeek-R1's tokens a second and GPU on GB300 at an interactivity, in FP8 (128×128 blocks) and NVFP4.
-
-    >>> rates = format_rates(50)
-    >>> bool(1 < rates["nvfp4"] / rates["fp8"] < 4)
-    True
-    """
-    n_input, n_output = WORKLOADS[name]
-    load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
-    mixes = {"fp8": Precision(weights="fp8_block", activations="fp8_block", kv="fp8"), "nvfp4": MIXES["gb300"]}
-    found = frontier.sweep(
-        "deepseek_r1", "gb300", n_chips=SIZES["gb300"], workload=load, precisions=mixes, modes=["disaggregated"],
-        engine="sglang", routing="skewed",
-    )  # fmt: skip
-    return {fmt: at(frontier.frontier(found[found["precision"] == fmt]), interactivity_per_s) for fmt in mixes}
-
-
-def fastest_at(points: Points, interactivity_per_s: float) -> int:
-    """Index of the point with most throughput among those at least so fast: the first of a frontier that is.
-
-    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
-    >>> fastest_at(p, 20)
-    1
-    """
-    return int(np.searchsorted(points["interactivity_per_s"], interactivity_per_s))
