@@ -99,6 +99,25 @@ def _kept(results: Sequence[Check]) -> str:
     return f"{sum(c.ok for c in results)} of {len(results)}" if results else "–"
 
 
+def errors(rows: Iterable[Table]) -> Shown:
+    """Rows of committed errors below each other: of what, how many, median / 90th percentile (bias) in percent.
+
+    >>> from codesign_lib.specs import published
+    >>> errors([published.table("validation/tpot").where(what="roofline")])
+    rows        number  median / p90 (bias), %
+    --------  --------  ------------------------
+    roofline     1,021  68.3 / 85.3 (-68.3)
+    """
+    lines = []
+    for of in rows:
+        for row in zip(*(column.tolist() for column in of.columns.values()), strict=True):
+            x = dict(zip(of.columns, row, strict=True))
+            name = ", ".join(x[c] for c in ("what", "chip", "engine", "fmt", "regime") if x[c] != "all")
+            figures = f"{x['median_percent']:.1f} / {x['p90_percent']:.1f} ({x['bias_percent']:+.1f})"
+            lines.append((name, int(x["n_rows"]), figures))
+    return table(dict(zip(("rows", "number", "median / p90 (bias), %"), zip(*lines, strict=True), strict=True)))
+
+
 def scoreboard(held: Mapping[str, Iterable[Check]]) -> Shown:
     """Every check of every topic in one table: topic, kind, what, ours, theirs, gap, verdict.
 

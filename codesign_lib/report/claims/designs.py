@@ -121,16 +121,6 @@ def throughputs(question: str, chip: str, **lengths: int) -> dict[str, NDArray[n
     return {name: np.array([at(raced(question, name, chip, **lengths), x) for x in GOALS]) for name in names}
 
 
-def part_s(question: str, design: str, chip: str, part: str, interactivity_per_s: float, **lengths: int) -> float:
-    """Seconds of a decode step that a part takes at the first point of a frontier that is so fast.
-
-    >>> 0 < part_s("attention", "MLA", "h200_sxm", "attention", 50) < 0.02
-    True
-    """
-    found = raced(question, design, chip, **lengths)
-    return float(found[f"{part}_s"][fastest_at(found, interactivity_per_s)])
-
-
 def winners(question: str, chip: str, **lengths: int) -> list[str]:
     """At every goal the design that gives most, and by how much over the next; – where none is fast enough.
 
@@ -227,3 +217,50 @@ def loaded(
         engine="sglang" if model == "deepseek_r1" else "trtllm", routing="skewed", n_draft=n_draft, acceptance=0.8,
     )  # fmt: skip
     return frontier.frontier(found)
+
+
+def chosen(points: Points) -> dict[str, list]:
+    """Columns of a table: of a frontier the point at each of the ``GOALS``, its layout, batch, and what takes longest.
+
+    >>> list(chosen(loaded("1K in, 8K out")))[:3]
+    ['tokens/s/user, at least', 'tokens/s/GPU', 'layout']
+    """
+    at_goal = [i for i in (fastest_at(points, x) for x in GOALS) if i < len(points)]
+    return {
+        "tokens/s/user, at least": list(GOALS[: len(at_goal)]),
+        "tokens/s/GPU": [f"{points['throughput_per_s'][i]:,.0f}" for i in at_goal],
+        "layout": [str(points.layout(i)) for i in at_goal],
+        "batch": points["batch"][at_goal].tolist(),
+        "most of a step": [points.binds(i) for i in at_goal],
+        "read prompts": [f"{100 * points['prefill_fraction'][i]:.0f} %" for i in at_goal],
+    }
+
+
+class Worked(NamedTuple):
+    """DeepSeek-R1 on GB300 at an interactivity or more, by the ``WORKLOADS``.
+
+    Tokens a second and GPU with prompts read by GPUs of their own and by the decoding ones, the share of GPUs that read
+    in the first case, the part of its step that takes longest.
+    """
+
+    throughput: NDArray[np.float64]
+    aggregated: NDArray[np.float64]
+    prefill_fraction: NDArray[np.float64]
+    binds: list[str]
+
+
+@cache
+def works(interactivity_per_s: float) -> Worked:
+    """The same goal under every workload.
+
+    >>> works(50).throughput.shape
+    (4,)
+    """
+    apart, shared = ([loaded(w, mode=mode) for w in WORKLOADS] for mode in ("disaggregated", "aggregated"))
+    at_goal = [fastest_at(p, interactivity_per_s) for p in apart]
+    return Worked(
+        np.array([at(p, interactivity_per_s) for p in apart]),
+        np.array([at(p, interactivity_per_s) for p in shared]),
+        np.array([p["prefill_fraction"][i] for p, i in zip(apart, at_goal, strict=True)]),
+        [p.binds(i) for p, i in zip(apart, at_goal, strict=True)],
+    )

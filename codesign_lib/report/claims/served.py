@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codesign_lib.report.claims.pair import Pair, measured
 from codesign_lib.serving import frontier, price
@@ -165,3 +166,13 @@ def between(rows: published.Table, interactivity_per_s: float) -> float:
 def _at(model: str, chip: str, fmt: str, mode: str, x: float) -> float:
     """0 where our frontier does not reach: the gap is then −100 %."""
     return float(np.nan_to_num(at(ours_of(model, chip, fmt, mode), x)))
+
+
+def gaps(mode: str, least_per_s: float) -> NDArray[np.float64]:
+    """Gaps of the claims ``served`` from an interactivity on: ours / measured − 1, −1 where ours does not reach it.
+
+    >>> bool((gaps("agg", 100) < 0.5).mean() > 0.5)
+    True
+    """
+    rows = [(p, float(p.key.rsplit("/at", 1)[1])) for p in served() if f"/{mode}/" in p.key]
+    return np.array([p.check().gap for p, x in rows if x >= least_per_s])
