@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from codesign_lib.report.claims.pair import Pair, measured
 from codesign_lib.report.claims.served import at, fastest_at
-from codesign_lib.serving import frontier
+from codesign_lib.serving import frontier, price
 from codesign_lib.serving.layout import Workload
 from codesign_lib.serving.points import Points
 from codesign_lib.specs import models, published, scores
@@ -23,8 +23,7 @@ from codesign_lib.specs.models import Model
 
 GOALS = (20, 50, 100, 200)
 """Tokens a second and user."""
-BATCHES = np.unique(np.round(2 ** (np.arange(97) / 8))).astype(int)
-"""Requests at once, eight a doubling up to 4,096."""
+BATCHES = np.unique(np.round(2 ** (np.arange(97) / 8))).astype(int)  # eight a doubling, to 4,096
 MIXES = MappingProxyType(
     {
         "gb300": Precision(weights="nvfp4", activations="nvfp4", kv="fp8"),
@@ -239,8 +238,7 @@ def chosen(points: Points) -> dict[str, list]:
 class Worked(NamedTuple):
     """DeepSeek-R1 on GB300 at an interactivity or more, by the ``WORKLOADS``.
 
-    Tokens a second and GPU with prompts read by GPUs of their own and by the decoding ones, the share of GPUs that read
-    in the first case, the part of its step that takes longest.
+    Tokens a second and GPU with prompts read apart and by the decoding GPUs; of the first the share that reads, what binds.
     """
 
     throughput: NDArray[np.float64]
@@ -264,3 +262,39 @@ def works(interactivity_per_s: float) -> Worked:
         np.array([p["prefill_fraction"][i] for p, i in zip(apart, at_goal, strict=True)]),
         [p.binds(i) for p, i in zip(apart, at_goal, strict=True)],
     )
+
+
+def work_columns(work: Worked, cost: price.Price) -> dict[str, list]:
+    """Columns of a table: ``works`` with their price and energy a million tokens and a token.
+
+    >>> list(work_columns(works(50), price.price("gb300")))[:3]
+    ['work', 'tokens/s/GPU', 'aggregated']
+    """
+    dollars = price.dollars_per_million(work.throughput, cost.dollars_per_hour)
+    return {
+        "work": list(WORKLOADS),
+        "tokens/s/GPU": work.throughput.round().tolist(),
+        "aggregated": work.aggregated.round().tolist(),
+        "read prompts": [f"{100 * x:.0f} %" for x in work.prefill_fraction],
+        "most of a step": work.binds,
+        f"$ a million, {cost.as_of}": [f"{x:.2f}" for x in dollars],
+        "J a token": [f"{x:.2f}" for x in price.joules_per_token(work.throughput, cost.power_w)],
+    }
+
+
+class Gained(NamedTuple):
+    """What reading prompts on GPUs of their own adds to the area under a frontier, a fraction; the fastest user."""
+
+    area: float
+    fastest: float
+
+
+def gained(model: str) -> Gained:
+    """1,024 tokens in and out on GB300, from 20 to 200 tokens a second and user.
+
+    >>> gained("deepseek_r1").area > 0
+    True
+    """
+    apart, shared = (loaded("1K in, 1K out", mode=mode, model=model) for mode in ("disaggregated", "aggregated"))
+    one, other = (frontier.area(p, slowest_per_s=GOALS[0], fastest_per_s=GOALS[-1]) for p in (apart, shared))
+    return Gained(one / other - 1, float(apart["interactivity_per_s"].max()))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from codesign_lib.report.claims import designs, structure
+from codesign_lib.report.claims import designs, nvfp4, structure
 from codesign_lib.report.claims.served import BATCHES, at, fastest_at, served_rows
 from codesign_lib.serving import end_to_end, frontier
 from codesign_lib.serving.decode import DecodeStep
@@ -57,7 +57,7 @@ def _step(mix: str, layout: Layout, batch: ArrayLike, **more: bool) -> DecodeSte
 
 
 def apart(interactivity_per_s: float) -> dict[str, float]:
-    """NVFP4 over FP8 from the bytes of a weight to the frontier, each a factor; last what was measured.
+    """NVFP4 over FP8 from the bytes of a weight to the frontier, each a factor; then what was measured, and why.
 
     Experts and step at layout and batch of the best NVFP4 point, in both formats.
 
@@ -83,6 +83,9 @@ def apart(interactivity_per_s: float) -> dict[str, float]:
         / rates(interactivity_per_s)["fp8"],
         "measured, between neighbouring runs": structure.formats_measured(),
         "measured, the first run at least so fast": at(fp4, interactivity_per_s) / at(fp8, interactivity_per_s),
+        **{f"experts' time over that of their bytes, {x}": y for x, y in above_bytes(interactivity_per_s).items()},
+        "an error of ours, by decode times of SGLang on B200": known_bias(),
+        "FP8 over NVFP4, bytes of two checkpoints": 1 / nvfp4.CHECKPOINTS_RATIO,
     }
 
 
