@@ -238,7 +238,7 @@ def chosen(points: Points) -> dict[str, list]:
 class Worked(NamedTuple):
     """DeepSeek-R1 on GB300 at an interactivity or more, by the ``WORKLOADS``.
 
-    Tokens a second and GPU with prompts read apart and by the decoding GPUs; of the first the share that reads, what binds.
+    Tokens a second and GPU, prompts read apart and by the decoding GPUs; of the first, what share reads and what binds.
     """
 
     throughput: NDArray[np.float64]
