@@ -361,15 +361,15 @@ table({"L × H": [f"{a} × {b:,}" for a, b in zip(n_layers, h, strict=True)]} | 
 # %% [markdown]
 # ## Check against published numbers
 #
-# All claims of this study by topic: how many, how many hold, the median of the gaps without sign, the worst gap, and
-# whose it is. Topics without a gap agree to the printed digit, or in order. Every claim stands on {ref}`the evidence page <evidence-dimensioning>`.
+# All claims of this study by topic: how many agree (to the printed digit, or in order), how many gaps are where they were
+# recorded, the median of the gaps without sign, the worst gap, and whose it is. Every claim stands on {ref}`the evidence page <evidence-dimensioning>`.
 
 # %%
 topics = [topic for topic, of in claims.TOPICS.items() if of.__module__ == dimensioning.__name__]
 tables.summary({topic: claims.check(topic) for topic in topics})
 
 # %% [markdown]
-# To hold means for a gap that it is where it was recorded. Aligned layers (squares, aspect, FFNs) are a few percent
+# *As recorded* says that a gap did not move, not that it is small. Aligned layers (squares, aspect, FFNs) are a few percent
 # off in the median and about a quarter at worst: the 16,384 square in TensorRT-LLM, which runs at a lower rate than
 # the 8,192 square for a reason that the model does not have, and the thinnest layer. The three topics with large gaps
 # are the next section's first three points.

@@ -145,10 +145,13 @@ class TestPivot:
             tables.pivot(rows, index=["chip"], across="fmt", cell="{s}")
 
 
-def test_summary_counts_what_holds_and_names_the_worst():
+def test_summary_counts_what_agrees_and_what_is_as_recorded_and_names_the_worst():
     measured = {"unit": "s", "source": "somebody", "kind": "measured"}
     good = Claim(what="good", value=1.0, recorded_gap=0.1, **measured).check(1.1)
     moved = Claim(what="moved", value=1.0, recorded_gap=0.0, **measured).check(0.7)
     exact = Claim(what="x", value=1.0, unit="s", source="somebody", kind="exact").check(1.0)
     shown = tables.summary({"a": [good, moved], "b": [exact]})
-    assert shown.rows == (("a", "2", "1", "20.0%", "-30.0%", "moved"), ("b", "1", "1", "–", "–", "–"))
+    assert shown.rows == (
+        ("a", "–", "1 of 2", "20.0%", "-30.0%", "moved"),
+        ("b", "1 of 1", "–", "–", "–", "–"),
+    )

@@ -4,7 +4,8 @@
   python tools/calibrate_tpot.py --write   and write data/serving_overhead.csv
 
 Fitted to the decode times of one model family alone (Llama-3.1), kernels untouched: seconds of the host a step, more of
-them in vLLM, and seconds a running sequence. tools/validate_tpot.py judges them.
+them in vLLM, and seconds a running sequence. tools/validate_tpot.py judges them on what is held out: Qwen3-32B, whose
+rows are all of H100, and, by fits of its own, each chip in turn.
 """
 
 from __future__ import annotations

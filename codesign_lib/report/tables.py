@@ -70,26 +70,52 @@ def checks(results: Iterable[Check], *, prefix: str | None = None) -> Shown:
 
 
 def summary(held: Mapping[str, Iterable[Check]]) -> Shown:
-    """Checks by topic: how many, how many hold, and for measured ones the median and the worst gap and whose it is.
+    """Checks by topic: exact claims and trends that agree, measured gaps that are as recorded, their size, the worst.
+
+    *As recorded* says that our number did not move, not that it is near: that is the median gap and the worst.
 
     >>> from codesign_lib.report import claims
     >>> summary({"table2": claims.check("table2"), "squares": claims.check("squares")})
-    topic      claims    hold    median gap    worst gap                                    which
-    -------  --------  ------  ------------  -----------  ---------------------------------------
-    table2          9       9             –            –                                        –
-    squares        36      36         64.5%       -92.4%  TensorRT-LLM fp8, 8,192 tokens, H = 512
+    topic    agree    as recorded    median gap    worst gap                                    which
+    -------  -------  -------------  ------------  -----------  ---------------------------------------
+    table2   9 of 9   –              –             –                                                  –
+    squares  –        36 of 36       64.5%         -92.4%       TensorRT-LLM fp8, 8,192 tokens, H = 512
     """
     lines = []
     for topic, results in held.items():
         results = list(results)
         gaps = [c for c in results if c.claim.kind == "measured"]
+        others = [c for c in results if c.claim.kind != "measured"]
         shown = ("–", "–", "–")
         if gaps:
             worst = max(gaps, key=lambda c: abs(c.gap))
             shown = (f"{np.median([abs(c.gap) for c in gaps]):.1%}", f"{worst.gap:+.1%}", worst.claim.what)
-        lines.append((topic, len(results), sum(c.ok for c in results), *shown))
-    names = ("topic", "claims", "hold", "median gap", "worst gap", "which")
+        lines.append((topic, _kept(others), _kept(gaps), *shown))
+    names = ("topic", "agree", "as recorded", "median gap", "worst gap", "which")
     return table(dict(zip(names, zip(*lines, strict=True), strict=True)))
+
+
+def _kept(results: Sequence[Check]) -> str:
+    return f"{sum(c.ok for c in results)} of {len(results)}" if results else "–"
+
+
+def errors(rows: Iterable[Table]) -> Shown:
+    """Rows of committed errors below each other: of what, how many, median / 90th percentile (bias) in percent.
+
+    >>> from codesign_lib.specs import published
+    >>> errors([published.table("validation/tpot").where(what="roofline")])
+    rows        number  median / p90 (bias), %
+    --------  --------  ------------------------
+    roofline     1,021  68.3 / 85.3 (-68.3)
+    """
+    lines = []
+    for of in rows:
+        for row in zip(*(column.tolist() for column in of.columns.values()), strict=True):
+            x = dict(zip(of.columns, row, strict=True))
+            name = ", ".join(x[c] for c in ("what", "chip", "engine", "fmt", "regime") if x[c] != "all")
+            figures = f"{x['median_percent']:.1f} / {x['p90_percent']:.1f} ({x['bias_percent']:+.1f})"
+            lines.append((name, int(x["n_rows"]), figures))
+    return table(dict(zip(("rows", "number", "median / p90 (bias), %"), zip(*lines, strict=True), strict=True)))
 
 
 def scoreboard(held: Mapping[str, Iterable[Check]]) -> Shown:

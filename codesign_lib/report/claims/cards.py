@@ -58,6 +58,22 @@ def printed_step(fractions: NDArray[np.float64]) -> float:
     return next(whole, 0.0001)
 
 
+def z_range(model: str, benchmark: str, *, base_step: float = 0.01, nvfp4_step: float = 0.001) -> tuple[float, float]:
+    """Least and most standard errors that NVFP4 is lower, over what the printed scores may have been rounded from.
+
+    ``base_step`` and ``nvfp4_step``: the last printed digit of each, as fractions.
+
+    >>> low, high = z_range("DeepSeek-R1-0528", "MMLU-Pro")
+    >>> low < 1.7 < high
+    True
+    """
+    row = published.table(TABLE).where(model=model, benchmark=benchmark)
+    base, new, n = (float(row[c][0]) for c in ("base_fraction", "nvfp4_fraction", "n_questions"))
+    half = (base_step + nvfp4_step) / 2
+    low, high = (float(scores.difference_z(base + x, new, n)) for x in (-half, half))
+    return low, high
+
+
 class Mean(NamedTuple):
     """By model: total parameters (NaN where not public), pooled change over benchmarks and its standard error."""
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codesign_lib.report.claims.pair import Pair, measured
-from codesign_lib.report.claims.served import at
-from codesign_lib.serving import frontier
+from codesign_lib.report.claims.served import at, fastest_at
+from codesign_lib.serving import frontier, price
 from codesign_lib.serving.layout import Workload
 from codesign_lib.serving.points import Points
 from codesign_lib.specs import models, published, scores
@@ -23,7 +23,7 @@ from codesign_lib.specs.models import Model
 
 GOALS = (20, 50, 100, 200)
 """Tokens a second and user."""
-BATCHES = 2 ** np.arange(13)
+BATCHES = np.unique(np.round(2 ** (np.arange(97) / 8))).astype(int)  # eight a doubling, to 4,096
 MIXES = MappingProxyType(
     {
         "gb300": Precision(weights="nvfp4", activations="nvfp4", kv="fp8"),
@@ -118,16 +118,6 @@ def throughputs(question: str, chip: str, **lengths: int) -> dict[str, NDArray[n
     """
     names = [name for name in DESIGNS[question] if name not in LACKS.get(chip, ())]
     return {name: np.array([at(raced(question, name, chip, **lengths), x) for x in GOALS]) for name in names}
-
-
-def part_s(question: str, design: str, chip: str, part: str, interactivity_per_s: float, **lengths: int) -> float:
-    """Seconds of a decode step that a part takes at the first point of a frontier that is so fast.
-
-    >>> 0 < part_s("attention", "MLA", "h200_sxm", "attention", 50) < 0.02
-    True
-    """
-    found = raced(question, design, chip, **lengths)
-    return float(found[f"{part}_s"][fastest_at(found, interactivity_per_s)])
 
 
 def winners(question: str, chip: str, **lengths: int) -> list[str]:
@@ -228,29 +218,83 @@ def loaded(
     return frontier.frontier(found)
 
 
-@cache
-def format_rates(interactivity_per_s: float, *, name: str = "1K in, 1K out") -> dict[str, float]:
-    """DeepSeek-R1's tokens a second and GPU on GB300 at an interactivity, in FP8 (128×128 blocks) and NVFP4.
+def chosen(points: Points) -> dict[str, list]:
+    """Columns of a table: of a frontier the point at each of the ``GOALS``, its layout, batch, and what takes longest.
 
-    >>> rates = format_rates(50)
-    >>> bool(1 < rates["nvfp4"] / rates["fp8"] < 4)
+    >>> list(chosen(loaded("1K in, 8K out")))[:3]
+    ['tokens/s/user, at least', 'tokens/s/GPU', 'layout']
+    """
+    at_goal = [i for i in (fastest_at(points, x) for x in GOALS) if i < len(points)]
+    return {
+        "tokens/s/user, at least": list(GOALS[: len(at_goal)]),
+        "tokens/s/GPU": [f"{points['throughput_per_s'][i]:,.0f}" for i in at_goal],
+        "layout": [str(points.layout(i)) for i in at_goal],
+        "batch": points["batch"][at_goal].tolist(),
+        "most of a step": [points.binds(i) for i in at_goal],
+        "read prompts": [f"{100 * points['prefill_fraction'][i]:.0f} %" for i in at_goal],
+    }
+
+
+class Worked(NamedTuple):
+    """DeepSeek-R1 on GB300 at an interactivity or more, by the ``WORKLOADS``.
+
+    Tokens a second and GPU, prompts read apart and by the decoding GPUs; of the first, what share reads and what binds.
+    """
+
+    throughput: NDArray[np.float64]
+    aggregated: NDArray[np.float64]
+    prefill_fraction: NDArray[np.float64]
+    binds: list[str]
+
+
+@cache
+def works(interactivity_per_s: float) -> Worked:
+    """The same goal under every workload.
+
+    >>> works(50).throughput.shape
+    (4,)
+    """
+    apart, shared = ([loaded(w, mode=mode) for w in WORKLOADS] for mode in ("disaggregated", "aggregated"))
+    at_goal = [fastest_at(p, interactivity_per_s) for p in apart]
+    return Worked(
+        np.array([at(p, interactivity_per_s) for p in apart]),
+        np.array([at(p, interactivity_per_s) for p in shared]),
+        np.array([p["prefill_fraction"][i] for p, i in zip(apart, at_goal, strict=True)]),
+        [p.binds(i) for p, i in zip(apart, at_goal, strict=True)],
+    )
+
+
+def work_columns(work: Worked, cost: price.Price) -> dict[str, list]:
+    """Columns of a table: ``works`` with their price and energy a million tokens and a token.
+
+    >>> list(work_columns(works(50), price.price("gb300")))[:3]
+    ['work', 'tokens/s/GPU', 'aggregated']
+    """
+    dollars = price.dollars_per_million(work.throughput, cost.dollars_per_hour)
+    return {
+        "work": list(WORKLOADS),
+        "tokens/s/GPU": work.throughput.round().tolist(),
+        "aggregated": work.aggregated.round().tolist(),
+        "read prompts": [f"{100 * x:.0f} %" for x in work.prefill_fraction],
+        "most of a step": work.binds,
+        f"$ a million, {cost.as_of}": [f"{x:.2f}" for x in dollars],
+        "J a token": [f"{x:.2f}" for x in price.joules_per_token(work.throughput, cost.power_w)],
+    }
+
+
+class Gained(NamedTuple):
+    """What reading prompts on GPUs of their own adds to the area under a frontier, a fraction; the fastest user."""
+
+    area: float
+    fastest: float
+
+
+def gained(model: str) -> Gained:
+    """1,024 tokens in and out on GB300, from 20 to 200 tokens a second and user.
+
+    >>> gained("deepseek_r1").area > 0
     True
     """
-    n_input, n_output = WORKLOADS[name]
-    load = Workload(n_input=n_input, n_output=n_output, n_concurrent=BATCHES)
-    mixes = {"fp8": Precision(weights="fp8_block", activations="fp8_block", kv="fp8"), "nvfp4": MIXES["gb300"]}
-    found = frontier.sweep(
-        "deepseek_r1", "gb300", n_chips=SIZES["gb300"], workload=load, precisions=mixes, modes=["disaggregated"],
-        engine="sglang", routing="skewed",
-    )  # fmt: skip
-    return {fmt: at(frontier.frontier(found[found["precision"] == fmt]), interactivity_per_s) for fmt in mixes}
-
-
-def fastest_at(points: Points, interactivity_per_s: float) -> int:
-    """Index of the point with most throughput among those at least so fast: the first of a frontier that is.
-
-    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
-    >>> fastest_at(p, 20)
-    1
-    """
-    return int(np.searchsorted(points["interactivity_per_s"], interactivity_per_s))
+    apart, shared = (loaded("1K in, 1K out", mode=mode, model=model) for mode in ("disaggregated", "aggregated"))
+    one, other = (frontier.area(p, slowest_per_s=GOALS[0], fastest_per_s=GOALS[-1]) for p in (apart, shared))
+    return Gained(one / other - 1, float(apart["interactivity_per_s"].max()))

@@ -199,10 +199,14 @@ def _best_layer() -> float:
     return float(np.max(found))
 
 
+CHECKPOINTS_RATIO = 385 / 642
+"""DeepSeek-R1-0528, NVFP4 checkpoint over FP8, in bytes."""
+
+
 def checkpoints() -> Iterator[Pair]:
     """Sizes of checkpoints, and decode speed of dense models, which follows them whatever the format."""
     source = "Triton tutorial on DeepSeek-R1-0528: 642 against 385"
-    yield measured("checkpoints/deepseek_r1", "DeepSeek-R1, NVFP4 checkpoint over FP8", 385 / 642, "×", source,
+    yield measured("checkpoints/deepseek_r1", "DeepSeek-R1, NVFP4 checkpoint over FP8", CHECKPOINTS_RATIO, "×", source,
                    _deepseek_ratio)  # fmt: skip
     rows = published.table("checkpoint_speeds")
     for model in ("Qwen3.6-27B", "Gemma-4-31B"):

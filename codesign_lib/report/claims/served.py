@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codesign_lib.report.claims.pair import Pair, measured
 from codesign_lib.serving import frontier, price
-from codesign_lib.serving.end_to_end import aggregated
+from codesign_lib.serving.end_to_end import Served, aggregated
 from codesign_lib.serving.layout import Layout, Workload
 from codesign_lib.serving.points import Points
 from codesign_lib.specs import published
@@ -17,7 +18,8 @@ from codesign_lib.specs.formats import Precision
 from codesign_lib.specs.published import Claim
 
 ROWS = "public serving runs in aiconfigurator-core 0.12.0, systems/silicon_sample.csv"
-BATCHES = np.unique(np.round(2 ** (np.arange(27) / 2))).astype(int)
+BATCHES = np.unique(np.round(2 ** (np.arange(105) / 8))).astype(int)
+"""Requests at once, eight a doubling up to 8,192: a frontier is read at its points, so they must be close."""
 FP4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
 FP8 = Precision(weights="fp8", activations="fp8", kv="fp8")
 FP8_BLOCK = Precision(weights="fp8_block", activations="fp8_block", kv="fp8")
@@ -46,8 +48,9 @@ def interactivity() -> Iterator[Pair]:
 
 
 def _definition() -> float:
-    tpot_s = np.array([(22 - 2) / (1000 - 1)])
-    return float(Points(columns={"interactivity_per_s": 1 / tpot_s}, n_tried=1)["interactivity_per_s"][0])
+    seen = dict(ttft_s=np.array(2.0), tpot_s=np.array((22 - 2) / (1000 - 1)))
+    nothing = dict.fromkeys(("step", "prompt_s", "held_up_s", "request_per_s"))
+    return float(Served(**nothing, **seen).interactivity_per_s)
 
 
 def token_prices() -> Iterator[Pair]:
@@ -125,17 +128,51 @@ def ours_of(model: str, chip: str, fmt: str, mode: str, *, n_input: int = 1024) 
     return frontier.frontier(found)
 
 
-def at(points: Points, interactivity_per_s: float) -> float:
-    """Throughput of a frontier at an interactivity, interpolated in logarithms; NaN beyond its fastest point.
+def fastest_at(points: Points, interactivity_per_s: float) -> int:
+    """Index of the point with most throughput among those at least so fast: the first of a frontier that is.
+
+    One beyond the last where none is.
 
     >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
-    >>> round(at(p, 20.0), 6), round(at(p, 5.0), 6), at(p, 41.0)
-    (200.0, 400.0, nan)
+    >>> fastest_at(p, 20), fastest_at(p, 41)
+    (1, 2)
     """
-    x, y = np.log(points["interactivity_per_s"]), np.log(points["throughput_per_s"])
-    return float(np.exp(np.interp(np.log(interactivity_per_s), x, y, right=np.nan)))
+    return int(np.searchsorted(points["interactivity_per_s"], interactivity_per_s))
+
+
+def at(points: Points, interactivity_per_s: float) -> float:
+    """Throughput of a frontier at an interactivity or more: that of a point, never between two; NaN beyond the last.
+
+    >>> p = Points(columns={"interactivity_per_s": [10.0, 40.0], "throughput_per_s": [400.0, 100.0]}, n_tried=2)
+    >>> at(p, 20.0), at(p, 5.0), at(p, 41.0)
+    (100.0, 400.0, nan)
+    """
+    return float(np.append(points["throughput_per_s"], np.nan)[fastest_at(points, interactivity_per_s)])
+
+
+def between(rows: published.Table, interactivity_per_s: float) -> float:
+    """Throughput of measured points at an interactivity, interpolated in logarithms between two neighbouring runs.
+
+    For measurements alone: runs are few, and one at least so fast may be far off. NaN outside their range.
+
+    >>> rows = served_rows("deepseek_r1", "gb300", "nvfp4", "disagg")
+    >>> bool(at(rows, 50) < between(rows, 50))
+    True
+    """
+    x, y = np.log(rows["interactivity_per_s"]), np.log(rows["throughput_per_s"])
+    return float(np.exp(np.interp(np.log(interactivity_per_s), x, y, left=np.nan, right=np.nan)))
 
 
 def _at(model: str, chip: str, fmt: str, mode: str, x: float) -> float:
     """0 where our frontier does not reach: the gap is then −100 %."""
     return float(np.nan_to_num(at(ours_of(model, chip, fmt, mode), x)))
+
+
+def gaps(mode: str, least_per_s: float) -> NDArray[np.float64]:
+    """Gaps of the claims ``served`` from an interactivity on: ours / measured − 1, −1 where ours does not reach it.
+
+    >>> bool((gaps("agg", 100) < 0.5).mean() > 0.5)
+    True
+    """
+    rows = [(p, float(p.key.rsplit("/at", 1)[1])) for p in served() if f"/{mode}/" in p.key]
+    return np.array([p.check().gap for p, x in rows if x >= least_per_s])

@@ -15,6 +15,7 @@ from codesign_lib.report.claims.served import (
     SERVED,
     SGLANG,
     at,
+    between,
     measured_tpot_s,
     ours_of,
     served_rows,
@@ -22,7 +23,7 @@ from codesign_lib.report.claims.served import (
 )  # fmt: skip
 from codesign_lib.serving import frontier, memory
 from codesign_lib.serving.layout import Layout, Workload
-from codesign_lib.serving.points import PARTS
+from codesign_lib.serving.points import PARTS, Points
 from codesign_lib.specs import hardware, models
 from codesign_lib.specs.published import Claim
 
@@ -35,6 +36,13 @@ RATIOS = {
     for chip, fmt, b in (("b200_sxm", "nvfp4", 64), ("b200_sxm", "nvfp4", 128), ("h200_sxm", "fp8", 128))
 }
 """What, numerator and denominator of ratios between times per output token of Llama-3.1-70B."""
+SWITCHES = {
+    ("h200_sxm", 8192): (64.0, ""),
+    ("h200_sxm", 1024): (128.0, ""),
+    ("b200_sxm", 8192): (512.0, " (theirs: no run with it up to 256, so 512 or more)"),
+    ("b200_sxm", 1024): (256.0, ""),
+}
+"""From how many requests published runs have attention DP ahead, by chip and input length, powers of two."""
 WIDE = (4, 8, 16, 32, 64, 72)
 SERVED_AT = 50
 """Tokens a second and user at which two served formats are compared."""
@@ -42,10 +50,11 @@ SERVED_AT = 50
 
 def structure() -> Iterator[Pair]:
     """Six facts of served systems: what layout leads where, and what scales with what."""
-    for n_input, value in ((8192, 64.0), (1024, 128.0)):
-        what = f"DeepSeek-R1 on 8 H200, {n_input:,} in: requests from which attention DP leads"
-        ours = partial(switch_concurrency, "h200_sxm", n_input)
-        yield measured(f"structure/switch/h200/{n_input}", what, value, "requests", ROWS, ours)
+    for (chip, n_input), (value, more) in SWITCHES.items():
+        name = chip.removesuffix("_sxm")
+        what = f"DeepSeek-R1 in FP8 on 8 {name.upper()}, {n_input:,} in: requests from which attention DP leads{more}"
+        ours = partial(switch_concurrency, chip, n_input)
+        yield measured(f"structure/switch/{name}/{n_input}", what, value, "requests", ROWS, ours)
     for key, (what, one, other) in RATIOS.items():
         value = measured_tpot_s(*one) / measured_tpot_s(*other)
         yield measured(f"structure/{key}", f"TPOT, {what}", value, "×", ROWS, partial(_tpot_ratio, one, other))
@@ -54,29 +63,37 @@ def structure() -> Iterator[Pair]:
         value = _floor(measured_tpot_s, tp) / _floor(measured_tpot_s, 1)
         yield measured(f"structure/floor/tp{tp}", what, value, "×", ROWS, partial(_floor_ratio, tp))
     key = "structure/fp4_fp8/served"
-    what = f"NVFP4 over FP8, DeepSeek-R1 disaggregated on GB300, tokens/s/GPU at {SERVED_AT} tokens/s/user"
-    yield measured(key, what, _formats_measured(), "×", ROWS, _formats_ratio)
+    what = (
+        f"NVFP4 over FP8, DeepSeek-R1 disaggregated on GB300, tokens/s/GPU at {SERVED_AT} tokens/s/user "
+        "(theirs: between runs)"
+    )
+    yield measured(key, what, formats_measured(), "×", ROWS, _formats_ratio)
     for model, value in (("deepseek_r1", 420_659 / 289_712), ("llama_3_1_405b", 16_104 / 14_774)):
         what = f"{model}, GB300 over GB200, most tokens/s"
         claim = Claim(what=what, value=value, unit="×", source=MLPERF, kind="trend")
         yield Pair(key=f"structure/gb300_gb200/{model}", claim=claim, ours=partial(ultra_ratio, model))
     what, source = (
-        "tokens in flight from which DeepSeek-V3's attention is better replicated",
-        "SGLang issue 2882, derived",
+        "tokens in flight from which DeepSeek-V3's attention is better replicated (theirs: their formula by hand)",
+        "formula of SGLang issue 2882; the number is our arithmetic from the model's sizes",
     )
     claim = Claim(what=what, value=162_400, unit="tokens", source=source, kind="exact", quantum=100)
     yield Pair(key="structure/dp_pays", claim=claim, ours=_tokens_in_flight)
     what, source = (
-        "requests that fit, attention DP 8 over TP 8",
-        "every rank of TP holds the one latent: 8 or 1",
+        "requests that fit, attention DP 8 over TP 8 (theirs: by hand, the copies alone)",
+        "arithmetic: every rank of TP holds the one latent, so 8 copies or 1; nobody's measurement",
     )
     claim = Claim(what=what, value=8.0, unit="×", source=source, kind="trend")
     yield Pair(key="structure/capacity", claim=claim, ours=capacity_ratio)
 
 
-def _formats_measured() -> float:
+def formats_measured() -> float:
+    """NVFP4's measured tokens over FP8's at ``SERVED_AT``, each between its two neighbouring runs.
+
+    >>> round(formats_measured(), 2)
+    1.73
+    """
     fp4, fp8 = (served_rows("deepseek_r1", "gb300", fmt, "disagg") for fmt in ("nvfp4", "fp8"))
-    return at(fp4, SERVED_AT) / at(fp8, SERVED_AT)
+    return between(fp4, SERVED_AT) / between(fp8, SERVED_AT)
 
 
 def _formats_ratio() -> float:
@@ -85,7 +102,7 @@ def _formats_ratio() -> float:
 
 
 def switch_concurrency(chip: str, n_input: int) -> float:
-    """Requests at once from which attention DP on 8 GPUs gives more tokens than TP, by powers of two.
+    """Requests at once from which attention DP on 8 GPUs gives more tokens than TP, by powers of two up to 512.
 
     >>> switch_concurrency("h200_sxm", 8192)
     32.0
@@ -97,7 +114,8 @@ def switch_concurrency(chip: str, n_input: int) -> float:
     for name, rows in (("tp", one_stage & (found["dp"] == 1)), ("dp", one_stage & (found["tp_attention"] == 1))):
         best[name] = [found["throughput_per_s"][rows & (found["batch"] == b)].max(initial=0) for b in load.n_concurrent]
     leads = np.array(best["dp"]) > np.array(best["tp"])
-    return float(load.n_concurrent[np.flatnonzero(~leads)[-1] + 1])
+    behind = np.flatnonzero(~leads)
+    return float(np.append(load.n_concurrent, 1024)[behind[-1] + 1 if behind.size else 0])
 
 
 def _tpot_ratio(one: tuple, other: tuple) -> float:
@@ -159,6 +177,15 @@ REGIMES = {
 
 
 @cache
+def _ends(model: str, n_input: int, chip: str) -> Points:
+    load = Workload(n_input=n_input, n_output=1024, n_concurrent=2 ** np.arange(13))
+    how = SGLANG if model == "deepseek_r1" else {}
+    found = frontier.sweep(
+        model, chip, n_chips=(8, 16, 32, 64, 72), workload=load, precisions=FP4, modes=["disaggregated"], **how
+    )
+    return frontier.frontier(found)
+
+
 def regime(model: str, name: str, *, chip: str = "gb300") -> dict[str, float]:
     """Where a decode step's time goes at one end of a frontier: shares by part, and ``tokens`` a second and user.
 
@@ -167,11 +194,7 @@ def regime(model: str, name: str, *, chip: str = "gb300") -> dict[str, float]:
     (1.0, 'attention')
     """
     n_input, end = REGIMES[name]
-    load = Workload(n_input=n_input, n_output=1024, n_concurrent=2 ** np.arange(13))
-    how = SGLANG if model == "deepseek_r1" else {}
-    found = frontier.frontier(frontier.sweep(
-        model, chip, n_chips=(8, 16, 32, 64, 72), workload=load, precisions=FP4, modes=["disaggregated"], **how
-    ))  # fmt: skip
+    found = _ends(model, n_input, chip)
     parts = {part: float(found[f"{part}_s"][end]) for part in PARTS}
     return {part: x / sum(parts.values()) for part, x in parts.items()} | {
         "tokens": float(found["interactivity_per_s"][end])
@@ -183,7 +206,8 @@ def regimes() -> Iterator[Pair]:
     for model in ("deepseek_r1", "llama_3_1_405b"):
         what = f"attention's share, long context, throughput, {model} on gb300"
         yield measured(f"regimes/attention/{model}", what, 0.77, "", ARTICLE, partial(_share, model))
-    what, source = "an FFN that takes no time, where attention takes 77 %: at most", f"{ARTICLE}; Amdahl's law"
+    what = "all but attention taking no time, where attention takes 77 % (an FFN alone: less)"
+    source = f"{ARTICLE}; Amdahl's law"
     claim = Claim(what=what, value=1.30, unit="×", source=source, kind="exact", quantum=0.01)
     yield Pair(key="regimes/amdahl", claim=claim, ours=partial(amdahl, 1 - 0.77))
 
