@@ -91,9 +91,7 @@ class PrefillPool:
         return int(np.argmin(self.ttft_s))
 
 
-def reading_layouts(
-    model: Model, chip: Chip, *, n_chips: ArrayLike, n_input: int, precision: Precision
-) -> Layout:
+def reading_layouts(model: Model, chip: Chip, *, n_chips: ArrayLike, n_input: int, precision: Precision) -> Layout:
     """The layouts with kvp = 1 that hold the weights and one prompt a replica and stage; none of them: of length 0."""
     found = layouts(n_chips, model, precision=precision)
     found = found[np.asarray(found.kvp) == 1]
