@@ -92,12 +92,10 @@ def test_granularity_limits():
 
 def test_the_range_is_that_of_the_printed_table():
     t = published.table("granularity_law")
-    for name, column, factor in (
-        ("GRANULAR_PARAMS", "n_active_params", 43), ("GRANULAR_TOKENS", "n_tokens", 1), ("GRANULARITY_MAX", "granularity", 1),
-    ):  # fmt: skip
-        found = np.ravel(getattr(scaling_laws, name))
-        assert found[-1] == pytest.approx(factor * t[column].max())
-        assert found.size == 1 or found[0] == pytest.approx(factor * t[column].min())
+    ends = {c: [t[c].min(), t[c].max()] for c in ("n_active_params", "n_tokens", "granularity")}
+    assert pytest.approx(43 * np.array(ends["n_active_params"])) == scaling_laws.GRANULAR_PARAMS
+    assert pytest.approx(ends["n_tokens"]) == scaling_laws.GRANULAR_TOKENS
+    assert ends["granularity"][1] == scaling_laws.GRANULARITY_MAX
 
 
 def test_only_43_times_the_active_parameters_give_the_printed_losses():
@@ -125,7 +123,10 @@ def test_the_router_makes_fine_experts_dear_in_small_models():
         (lambda: scaling_laws.granular_loss(1e9, 1e9, 128), "granularity is 128; the law is printed for 1 to 64"),
         (lambda: scaling_laws.granular_loss(1e9, float("nan"), 8), "n_tokens is NaN"),
         (lambda: scaling_laws.granular_loss(1e6, 1e10, 8), r"n_params is 1e\+06; the law is printed for 4.3e\+09 to"),
-        (lambda: scaling_laws.granular_loss(1e10, [1e10, 1e3], 8), r"n_tokens is 1000; the law is printed for 4.37e\+09"),
+        (
+            lambda: scaling_laws.granular_loss(1e10, [1e10, 1e3], 8),
+            r"n_tokens is 1000; the law is printed for 4.37e\+09",
+        ),
         (lambda: scaling_laws.dense_loss(0, 1e9), "n_params is 0.0"),
         (lambda: scaling_laws.model_relative_loss("llama_3_1_405b"), "401.65 B parameters without"),
     ],

@@ -409,9 +409,7 @@ class TestRefusals:
 
     def test_each_limit_is_named_beside_the_other(self):
         load = Workload(n_input=2048, n_output=512, n_concurrent=[8, 64], ttft_limit_s=0.5, tpot_limit_s=1e-5)
-        with pytest.raises(
-            ValueError, match=r"tpot_limit_s of at least \S+ with ttft_limit_s 0.5, or a longer tpot"
-        ):
+        with pytest.raises(ValueError, match=r"tpot_limit_s of at least \S+ with ttft_limit_s 0.5, or a longer tpot"):
             sweep(workload=load)
 
     @pytest.mark.parametrize(

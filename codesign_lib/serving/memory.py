@@ -23,7 +23,7 @@ from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
 from codesign_lib.specs import caches
-from codesign_lib.specs.formats import BF16, Precision
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
@@ -98,6 +98,7 @@ def memory(
     """
     of, c, subject = as_model(model), as_chip(chip), "memory"
     b, s = whole(subject, batch=batch, n_context=n_context)
+    as_precision(subject, precision)
     check(subject, layout, of, precision)
     (reserve,) = as_floats(subject, reserve_fraction=reserve_fraction)
     if reserve.ndim or not 0 <= reserve < 1:

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.serving import memory, prefill
 from codesign_lib.serving.layout import AXES, Layout, layouts
 from codesign_lib.specs import models
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.quantities import positive
@@ -116,6 +116,7 @@ def prefill_pool(
 
     Raises ValueError where none fits.
     """
+    as_precision("prefill_pool", precision)
     found = reading_layouts(model, chip, n_chips=n_chips, n_input=n_input, precision=precision)
     if not len(found):
         raise ValueError(
@@ -154,6 +155,7 @@ def transfer_s(
     9.0
     """
     source, target = positive("transfer_s", n_from=n_from, n_to=n_to)
+    as_precision("transfer_s", precision)
     size = models.kv_bytes(model, n_input, precision.kv) + models.state_bytes(model, precision.kv)
     across = source + target > chip.n_scale_up
     if np.any(across) and chip.scale_out_bytes_per_s is None:

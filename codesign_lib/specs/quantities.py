@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -58,10 +63,10 @@ def not_negative(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]
     return arrays
 
 
-def named[T](what: str, name: object, known: Mapping[str, T]) -> T:
+def look_up(what: str, name: object, known: Mapping[str, Any]) -> Any:
     """What is known by that name; for any other name ValueError with those that there are, and those that are near.
 
-    >>> named("chip", "H200", {"h20": 1, "h200_sxm": 2})
+    >>> look_up("chip", "H200", {"h20": 1, "h200_sxm": 2})
     Traceback (most recent call last):
     ValueError: unknown chip 'H200'; known: h20, h200_sxm; did you mean h200_sxm, h20?
     """
