@@ -63,15 +63,15 @@ def test_the_nearest_name_comes_first(look_up, name, near):
 
 @pytest.mark.parametrize("name", [3, None, "", "zzzzzz", "x" * 10_000], ids=["3", "None", "empty", "far", "long"])
 def test_nothing_near_is_not_guessed(name):
-    with pytest.raises(ValueError, match="unknown chip .*; known: a100_sxm") as refused:
+    with pytest.raises(ValueError, match=r"unknown chip .*; known: a100_sxm") as refused:
         hardware.chip(name)
     assert "did you mean" not in str(refused.value) and len(str(refused.value)) < 300
 
 
 def test_vllm_is_pointed_to_what_takes_it():
-    with pytest.raises(ValueError, match="engine is 'vllm'; allowed: trtllm, sglang .*serving_step_s"):
+    with pytest.raises(ValueError, match=r"engine is 'vllm'; allowed: trtllm, sglang .*serving_step_s"):
         decode_step_s(LLAMA, H200, precision=FP8, engine="vllm", **STEP)
-    with pytest.raises(ValueError, match="engine is 'tgi'; allowed: trtllm, sglang$"):
+    with pytest.raises(ValueError, match=r"engine is 'tgi'; allowed: trtllm, sglang$"):
         decode_step_s(LLAMA, H200, precision=FP8, engine="tgi", **STEP)
 
 
