@@ -531,7 +531,7 @@ def test_experts_in_a_format_of_their_own():
         (dict(routing="even"), "allowed: balanced, random, skewed"),
         (dict(n_draft=1.5), "n_draft is 1.5"),
         (dict(precision=None), "precision is None"),
-        (dict(precision="fp8"), "precision is 'fp8'; allowed: a Precision"),
+        (dict(precision="fp8"), r"precision is 'fp8'; allowed: Precision\(weights='fp8'"),
         (dict(overhead=1.0), "overhead is 1.0; allowed: an Overhead"),
         (dict(layout=Layout(pp=[1, 2]), batch=[1, 2, 3]), r"layout of shape \(2,\) and batch of shape \(3,\)"),
         (dict(batch=1e300), "batch is 1e\\+300"),

@@ -1,11 +1,13 @@
 """Serving end to end: closed forms of TPOT and throughput, limits, drafts, and measured rows within recorded errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from codesign_lib.serving import end_to_end, prefill
 from codesign_lib.serving.decode import decode_step_s
-from codesign_lib.serving.end_to_end import aggregated, tokens_a_step
+from codesign_lib.serving.end_to_end import aggregated, served, tokens_a_step
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs import published
 from codesign_lib.specs.formats import Precision
@@ -88,8 +90,14 @@ class TestDrafts:
 
 
 def test_interactivity_is_one_over_tpot():
-    tpot_s = (22 - 2) / 999
-    assert 1 / tpot_s == pytest.approx(49.95)
+    # 1,000 tokens in 22 s, the first after 2 s: what the user sees is not 1,000 / 22
+    step = replace(
+        serve(batch=1).step, **{f"{part}_s": 0.0 for part in serve().step.parts_s} | {"overhead_s": 20 / 999}
+    )
+    s = served(step, batch=1, n_output=1000, layout=Layout(), prompt_s=2.0 - 20 / 999)
+    assert (s.ttft_s, s.tpot_s) == pytest.approx((2.0, 20 / 999))
+    assert s.request_per_s == pytest.approx(1 / 22)
+    assert s.interactivity_per_s == pytest.approx(49.95)
 
 
 @pytest.mark.parametrize(

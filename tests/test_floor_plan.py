@@ -39,6 +39,7 @@ WINGS = {
         {"decode", "prefill", "afd", "volumes"},
         {"first_token", "end_to_end", "pools", "points", "families"},
         {"block"},
+        {"feasible"},
         {"frontier"},
     ],
     "report": [{"plotting", "claims"}, {"tables", "nvfp4_plan"}, {"review", "handover"}],

@@ -204,7 +204,7 @@ def test_shapes_broadcast_and_blocks_do_not_show():
         (dict(chip="h100_sxm"), "H100 SXM has no nvfp4 peak"),
         (dict(chip="mi355x", fmt="mxfp4"), "MI355X has no calibrated trtllm mxfp4.*roofline"),
         (dict(fmt="mxfp4", gated=False), "no calibrated trtllm mxfp4"),
-        (dict(engine="sglang", gated=False, fmt="fp8_block"), "no calibrated sglang fp8_block; calibrated: none"),
+        (dict(engine="sglang", gated=False, fmt="fp8_block"), "no calibrated sglang fp8_block; calibrated: on no chip"),
         (dict(d_model=0), r"moe_s: d_model is 0\.0"),
     ],
 )

@@ -190,7 +190,7 @@ def test_another_chip_by_name():
         ({"precision": Precision(weights="nvfp4", activations="bf16", kv="bf16")}, "no calibrated kernel multiplies"),
         ({"transfer_from": "h200_sxm", "bound": True}, "takes no fitted numbers"),
         ({"engine": "vllm"}, "engine is 'vllm'"),
-        ({"precision": None}, "precision is None; allowed: a Precision"),
+        ({"precision": None}, "precision is None; allowed: Precision"),
         ({"routing": "x"}, "routing is 'x'; allowed: balanced, skewed"),
     ],
 )

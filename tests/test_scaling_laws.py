@@ -81,7 +81,7 @@ def test_other_architectures_are_refused(name):
 
 def test_granularity_limits():
     n, d = 43e9, 20e9
-    far = scaling_laws.granular_loss(1e40, 1e60, 8)
+    far = scaling_laws.granular_loss(1e40, 1e60, 8, extrapolate=True)
     assert far == pytest.approx(0.47, abs=1e-2)
     loss = scaling_laws.granular_loss(n, d, [1, 2, 4, 8, 16, 32, 64])
     assert (np.diff(loss) < 0).all()
@@ -90,10 +90,18 @@ def test_granularity_limits():
     assert scaling_laws.N_PARAMS_RATIO == 43
 
 
+def test_the_range_is_that_of_the_printed_table():
+    t = published.table("granularity_law")
+    ends = {c: [t[c].min(), t[c].max()] for c in ("n_active_params", "n_tokens", "granularity")}
+    assert pytest.approx(43 * np.array(ends["n_active_params"])) == scaling_laws.GRANULAR_PARAMS
+    assert pytest.approx(ends["n_tokens"]) == scaling_laws.GRANULAR_TOKENS
+    assert ends["granularity"][1] == scaling_laws.GRANULARITY_MAX
+
+
 def test_only_43_times_the_active_parameters_give_the_printed_losses():
     t = published.table("granularity_law")
     n, d, g, loss = (t[c] for c in ("n_active_params", "n_tokens", "granularity", "loss"))
-    gap = {x: np.abs(scaling_laws.granular_loss(x * n, d, g) / loss - 1).max() for x in (1, 43, 64)}
+    gap = {x: np.abs(scaling_laws.granular_loss(x * n, d, g, extrapolate=True) / loss - 1).max() for x in (1, 43, 64)}
     assert gap[43] < 0.009 < min(gap[1], gap[64])
 
 
@@ -114,6 +122,11 @@ def test_the_router_makes_fine_experts_dear_in_small_models():
         (lambda: scaling_laws.relative_loss([0.08, 0.1], [1, 2, 3]), "do not broadcast"),
         (lambda: scaling_laws.granular_loss(1e9, 1e9, 128), "granularity is 128; the law is printed for 1 to 64"),
         (lambda: scaling_laws.granular_loss(1e9, float("nan"), 8), "n_tokens is NaN"),
+        (lambda: scaling_laws.granular_loss(1e6, 1e10, 8), r"n_params is 1e\+06; the law is printed for 4.3e\+09 to"),
+        (
+            lambda: scaling_laws.granular_loss(1e10, [1e10, 1e3], 8),
+            r"n_tokens is 1000; the law is printed for 4.37e\+09",
+        ),
         (lambda: scaling_laws.dense_loss(0, 1e9), "n_params is 0.0"),
         (lambda: scaling_laws.model_relative_loss("llama_3_1_405b"), "401.65 B parameters without"),
     ],

@@ -1,9 +1,12 @@
 """Sweeps: against brute force, more layouts never worse, everything fits, executors, interruption, refusals."""
 
 import csv
+import itertools
+import re
 import signal
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign_lib.serving import block, end_to_end, frontier, memory, pools, prefill
-from codesign_lib.serving.layout import Layout, Workload, layouts
+from codesign_lib.serving.layout import AXES, Layout, Workload, layouts
 from codesign_lib.serving.points import PARTS, Points, joined
 from codesign_lib.specs import hardware, models
 from codesign_lib.specs.formats import Precision
@@ -106,11 +109,13 @@ def test_the_area_under_a_frontier():
     stairs = [kept["throughput_per_s"][kept["interactivity_per_s"] >= x].max(initial=0) for x in grid]
     assert frontier.area(found, slowest_per_s=10, fastest_per_s=150) == pytest.approx(np.mean(stairs) * 140, rel=1e-3)
     assert frontier.area(kept, slowest_per_s=1e6, fastest_per_s=2e6) == 0
+    with pytest.raises(ValueError, match="slowest_per_s is 50, fastest_per_s 5; allowed: slowest below fastest"):
+        frontier.area(kept, slowest_per_s=50, fastest_per_s=5)
 
 
 def test_best_refuses_what_it_cannot_know():
     kept = sweep()
-    with pytest.raises(ValueError, match="reduced without this limit on TTFT; allowed: give it to sweep"):
+    with pytest.raises(ValueError, match="without this limit on TTFT; allowed: give it to sweep"):
         frontier.best(kept, under=Workload(n_input=1, n_output=1, n_concurrent=1, ttft_limit_s=1e-3))
     with pytest.raises(ValueError, match=r"no point keeps the limits; allowed: slower ones \(least tpot_s "):
         frontier.best(kept, under=Workload(n_input=1, n_output=1, n_concurrent=1, tpot_limit_s=1e-4))
@@ -131,6 +136,7 @@ class TestDisaggregated:
         )
         read = share * pool.prompts_per_s[pool.best()]
         made = (1 - share) * found["batch"][i] / (512 * found["tpot_s"][i]) / found["n_gpus"][i]
+        assert found["n_draft"][i] == 0
         assert read == pytest.approx(made)
         assert found["throughput_per_s"][i] == pytest.approx(512 * read)
         assert found["held_up_s"][i] == 0
@@ -143,6 +149,61 @@ class TestDisaggregated:
         held = sweep(modes=["disaggregated"], workload=tight, n_chips=[8, 16])
         assert (held["ttft_s"] <= 0.6 * fastest).all()
         assert held["throughput_per_s"].max() < free["throughput_per_s"].max()
+
+    @pytest.mark.parametrize("limit_s", [0.1, 0.15, 0.2, 0.3, None])
+    def test_the_best_reader_of_every_point_by_brute_force(self, limit_s):
+        """Each layout that reads with each point that decodes; the best keeps its throughput within the tie of 1 %."""
+        load = Workload(n_input=8192, n_output=1024, n_concurrent=BATCHES, ttft_limit_s=limit_s)
+        free = replace(load, ttft_limit_s=None)
+        how = dict(precisions={"fp4": FP4}, n_chips=[8, 16, 64], keep="all", routing="skewed")
+        pool = pools.prefill_pool(
+            models.MODELS["deepseek_r1"], hardware.chip("gb300"), n_chips=[8, 16, 64], n_input=8192, precision=FP4,
+            engine="sglang", routing="skewed",
+        )  # fmt: skip
+        points = sweep("deepseek_r1", workload=load, modes=["disaggregated"], **how)
+        alone = sweep("deepseek_r1", workload=free, modes=["decode"], **how)
+        sizes = np.asarray(pool.layout.n_gpus, float)
+        sent = pools.transfer_s(
+            models.MODELS["deepseek_r1"], hardware.chip("gb300"), n_input=8192, precision=FP4, n_from=sizes[:, None],
+            n_to=np.array([8.0, 16.0, 64.0]),
+        )[:, np.searchsorted([8, 16, 64], alone["n_gpus"])]  # fmt: skip
+        ttft = pool.ttft_s[:, None] + sent + alone["ttft_s"]
+        each = 1 / (1 / alone["throughput_per_s"] + 1 / (1024 * pool.prompts_per_s[:, None]))
+        best = np.where(ttft <= (np.inf if limit_s is None else limit_s), each, 0).max(axis=0)
+        columns = (*AXES, "batch")
+        place = {key: i for i, key in enumerate(zip(*(alone[c].tolist() for c in columns), strict=True))}
+        at = [place[key] for key in zip(*(points[c].tolist() for c in columns), strict=True)]
+        assert sorted(at) == np.flatnonzero(best).tolist()
+        found = points["throughput_per_s"]
+        assert (found <= best[at] * (1 + 1e-12)).all() and (found >= 0.99 * best[at]).all()
+
+    def test_a_looser_limit_is_never_worse(self):
+        how = dict(precisions={"fp4": FP4}, n_chips=[8, 16, 64], modes=["disaggregated"], routing="skewed")
+        best = []
+        for limit_s in (0.15, 0.158, 0.2, 0.225, 0.25, 0.258, 0.3, 1.0, None):
+            load = Workload(n_input=8192, n_output=1024, n_concurrent=2 ** np.arange(0, 13, 3), ttft_limit_s=limit_s)
+            best.append(sweep("deepseek_r1", workload=load, **how)["throughput_per_s"].max())
+        assert all(b >= 0.99 * a for a, b in itertools.pairwise(best)), best
+        assert best[-1] > best[0]
+
+    def test_of_equal_rates_the_smaller_instance_reads(self):
+        pool = pools.prefill_pool(
+            models.MODELS["deepseek_r1"], hardware.chip("gb300"), n_chips=[4, 8, 72], n_input=1024, precision=FP4,
+            engine="sglang",
+        )  # fmt: skip
+        gpus, rate = np.asarray(pool.layout.n_gpus), pool.prompts_per_s
+        most = {n: rate[gpus == n].max() for n in (4, 72)}
+        at = pool.best()
+        assert most[4] > 0.99 * rate.max() and gpus[at] == 4 and rate[at] == most[4]
+
+    def test_a_limit_given_later_is_refused(self):
+        found = sweep(modes=["disaggregated"], keep="all", n_chips=[8])
+        late = float(np.median(found["ttft_s"]))
+        limit = Workload(n_input=2048, n_output=512, n_concurrent=BATCHES, ttft_limit_s=late)
+        with pytest.raises(ValueError, match="reading layouts chosen, without this limit on TTFT"):
+            frontier.best(found, under=limit)
+        again = sweep(modes=["disaggregated"], n_chips=[8], workload=limit)
+        assert again["ttft_s"][frontier.best(again, under=limit)] <= late
 
     def test_pipelines_bring_the_first_token_forward(self):
         pool = pools.prefill_pool(
@@ -193,6 +254,15 @@ def test_decoding_alone_is_the_most_there_is():
     assert alone["throughput_per_s"] == pytest.approx(every)
 
 
+def test_decoding_alone_is_the_most_with_drafts_too():
+    load = Workload(n_input=1024, n_output=64, n_concurrent=[1, 8, 64])
+    how = dict(workload=load, keep="all", n_chips=[8], n_draft=7, acceptance=0.95)
+    alone, split = (sweep(modes=[m], **how) for m in ("decode", "disaggregated"))
+    decoded = split["throughput_per_s"] / (1 - split["prefill_fraction"])
+    assert decoded == pytest.approx(alone["throughput_per_s"])
+    assert (alone["throughput_per_s"] > split["throughput_per_s"]).all()
+
+
 def test_drafts_are_a_column():
     found = sweep(n_draft=[0, 3], acceptance=0.8)
     assert set(found["n_draft"].tolist()) == {0, 3}
@@ -200,14 +270,20 @@ def test_drafts_are_a_column():
     assert fastest[3] > 1.5 * fastest[0]
 
 
-class Here(Executor):
-    """Runs at once; the second task's worker dies."""
+class KilledWorker(Exception):
+    """As Dask's: no relative of what concurrent.futures raises."""
 
-    def __init__(self, error):
-        self.n, self.error = 0, error
+
+class Here(Executor):
+    """Runs at once; the second task's worker dies, and from task ``breaks`` on none is taken."""
+
+    def __init__(self, error, breaks=np.inf):
+        self.n, self.error, self.breaks = 0, error, breaks
 
     def submit(self, work, *args):
         self.n += 1
+        if self.n >= self.breaks:
+            raise BrokenProcessPool("broken")
         future = Future()
         if self.n == 2:
             future.set_exception(self.error)
@@ -220,10 +296,45 @@ def same(a: Points, b: Points) -> bool:
     return len(a) == len(b) and all((a[name] == b[name]).all() for name in a.columns)
 
 
-@pytest.mark.parametrize("error", [BrokenProcessPool("killed"), OSError("connection lost")], ids=["killed", "lost"])
+MIXES = {"fp4": FP4, "fp8": FP8, "fp4 wide": Precision(weights="nvfp4", activations="nvfp4", kv="bf16")}
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenProcessPool("killed"), OSError("connection lost"), KilledWorker("three times")],
+    ids=["killed", "lost", "Dask"],
+)  # fmt: skip
 def test_a_worker_that_died_loses_nothing(error):
-    mixes = {"fp4": FP4, "fp8": FP8, "fp4 wide": Precision(weights="nvfp4", activations="nvfp4", kv="bf16")}
-    assert same(sweep(precisions=mixes, executor=Here(error)), sweep(precisions=mixes))
+    assert same(sweep(precisions=MIXES, executor=Here(error)), sweep(precisions=MIXES))
+
+
+@pytest.mark.parametrize("breaks", [1, 3], ids=["from the start", "while submitting"])
+def test_a_broken_pool_loses_nothing(breaks):
+    assert same(sweep(precisions=MIXES, executor=Here(KilledWorker(), breaks=breaks)), sweep(precisions=MIXES))
+
+
+class Hangs(Executor):
+    """The first task never ends."""
+
+    n = 0
+
+    def submit(self, work, *args):
+        self.n += 1
+        future = Future()
+        if self.n > 1:
+            future.set_result(work(*args))
+        if self.n == len(MIXES):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        return future
+
+
+def test_an_interruption_keeps_what_finished_behind_what_hangs():
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        found = sweep(precisions=MIXES, executor=Hangs())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert not found.complete and set(found["precision"].tolist()) == {"fp8", "fp4 wide"}
 
 
 def test_a_refusal_is_not_taken_for_a_dead_worker():
@@ -266,6 +377,11 @@ def test_a_bar_is_shown_where_asked_for():
     assert same(sweep(progress=True), sweep())
 
 
+def named_number(refused, pattern: str) -> float:
+    digits = re.search(pattern, str(refused.value)).group(1).replace(",", "")
+    return float(digits) if "." in digits else int(digits)
+
+
 class TestRefusals:
     def test_nothing_fits(self):
         with pytest.raises(
@@ -273,14 +389,45 @@ class TestRefusals:
         ):
             sweep("deepseek_r1", "h200_sxm", n_chips=4, precisions={"fp8": FP8}, engine="trtllm")
 
+    def test_nothing_fits_disaggregated(self):
+        bf16 = Precision(weights="fp8", activations="fp8", kv="fp8")
+        how = dict(modes=["disaggregated"], precisions={"fp8": bf16}, engine="trtllm")
+        with pytest.raises(ValueError, match=r"on 1 H200 SXM: nothing fits; nearest that does: 4 of them in fp8"):
+            sweep("llama_3_1_405b", "h200_sxm", n_chips=1, **how)
+        assert len(sweep("llama_3_1_405b", "h200_sxm", n_chips=4, **how))
+
     def test_nothing_fits_anywhere(self):
         load = Workload(n_input=10**9, n_output=1, n_concurrent=1)
-        with pytest.raises(ValueError, match="nor on 72 of them; allowed: a shorter context, or narrower formats"):
+        with pytest.raises(ValueError, match=r"nor on 72 of them; allowed: at most about .* or narrower") as refused:
             sweep("llama_3_1_405b", n_chips=8, workload=load)
+        n = named_number(refused, r"at most about ([\d,]+) tokens")
+        assert len(sweep("llama_3_1_405b", n_chips=72, workload=replace(load, n_input=n - 1)))
 
-    def test_nothing_is_fast_enough(self):
-        load = Workload(n_input=2048, n_output=512, n_concurrent=8, tpot_limit_s=1e-5)
-        with pytest.raises(ValueError, match="no point keeps the limits; allowed: slower ones"):
+    @pytest.mark.parametrize("mode", frontier.MODES)
+    def test_too_many_requests_at_once(self, mode):
+        load = Workload(n_input=2048, n_output=512, n_concurrent=[100_000])
+        how = dict(n_chips=[4, 8], modes=[mode])
+        with pytest.raises(ValueError, match="100,000 requests at once do not fit; nearest that does") as refused:
+            sweep(workload=load, **how)
+        most = named_number(refused, "at most ([0-9,]+) requests at once, in fp4")
+        assert len(sweep(workload=replace(load, n_concurrent=[most]), **how))
+        with pytest.raises(ValueError, match="requests at once"):
+            sweep(workload=replace(load, n_concurrent=[most + 1]), **how)
+
+    @pytest.mark.parametrize("mode", frontier.MODES)
+    @pytest.mark.parametrize("limit", ["tpot_limit_s", "ttft_limit_s"])
+    def test_nothing_is_fast_enough(self, limit, mode):
+        load = Workload(n_input=2048, n_output=512, n_concurrent=[8, 64], **{limit: 1e-5})
+        with pytest.raises(ValueError, match=f"no point keeps the limits; allowed: {limit} of at least") as refused:
+            sweep(workload=load, modes=[mode])
+        least = named_number(refused, "at least ([0-9.]+)")
+        assert len(sweep(workload=replace(load, **{limit: least}), modes=[mode]))
+        with pytest.raises(ValueError, match="no point keeps"):
+            sweep(workload=replace(load, **{limit: 0.998 * least}), modes=[mode])
+
+    def test_each_limit_is_named_beside_the_other(self):
+        load = Workload(n_input=2048, n_output=512, n_concurrent=[8, 64], ttft_limit_s=0.5, tpot_limit_s=1e-5)
+        with pytest.raises(ValueError, match=r"tpot_limit_s of at least \S+ with ttft_limit_s 0.5, or a longer tpot"):
             sweep(workload=load)
 
     @pytest.mark.parametrize(
@@ -291,6 +438,10 @@ class TestRefusals:
                 "modes is 'aggregated'; allowed: a sequence of aggregated",
             ),
             (dict(modes=["both"]), "allowed: a sequence of"),
+            (dict(executor=2), "executor is 2; allowed: one of concurrent.futures"),
+            (dict(precisions=[FP4, FP8]), "precisions is .*; allowed: a Precision, or several in a dict by name"),
+            (dict(precisions="fp8"), "precisions is 'fp8'; allowed: a Precision"),
+            (dict(precisions={"a": "fp8"}), r"precisions\['a'\]: precision is 'fp8'; allowed: Precision\("),
             (dict(keep="best"), "keep is 'best'; allowed: frontier, all"),
             (dict(workload=Workload(n_input=[1, 2], n_output=1, n_concurrent=1)), "workload.n_input is an array"),
             (dict(chip="h200_sxm"), "H200 SXM has no nvfp4 peak"),

@@ -94,6 +94,10 @@ def chips(kernel: str, engine: str, fmt: str) -> tuple[str, ...]:
     return tuple(c.chip for c in table() if (c.kernel, c.engine, c.fmt) == (kernel, engine, fmt))
 
 
+NOT_A_KERNEL = {"vllm": " (vllm has no calibrated kernels: serving_step_s, aggregated and sweep give it sglang's)"}
+"""What a refusal adds for an engine that is known elsewhere."""
+
+
 def wants_bound(subject: str, kernel: str, engine: str, bound: bool, transfer_from: str | None) -> bool:
     """Whether the roofline is asked for, which takes no fitted numbers: with ``transfer_from`` ValueError.
 
@@ -105,7 +109,9 @@ def wants_bound(subject: str, kernel: str, engine: str, bound: bool, transfer_fr
     flags(subject, bound=bound)
     engines = tuple(dict.fromkeys(x.engine for x in table() if x.kernel == kernel))
     if engine not in engines:
-        raise ValueError(f"{subject}: engine is {engine!r}; allowed: {', '.join(engines)}")
+        raise ValueError(
+            f"{subject}: engine is {engine!r}; allowed: {', '.join(engines)}{NOT_A_KERNEL.get(engine, '')}"
+        )
     if bound and transfer_from is not None:
         raise ValueError(f"{subject}: bound=True takes no fitted numbers; allowed: either bound=True or transfer_from")
     return bool(bound)
@@ -147,11 +153,15 @@ def fitted(
         )
     found = find(kernel, c.name if transfer_from is None else transfer_from, engine, fmt)
     if found is None:
-        known = ", ".join(chips(kernel, engine, fmt)) or "none"
+        known = ", ".join(chips(kernel, engine, fmt))
         who = c.title if transfer_from is None else f"transfer_from={transfer_from!r}"
+        calibrated, other = known, "transfer_from=one of these"
+        if not known:  # of no chip: what else there is on this one
+            pairs = dict.fromkeys(f"{x.engine} {x.fmt}" for x in table() if (x.kernel, x.chip) == (kernel, c.name))
+            calibrated, other = f"on no chip; {c.title} has {', '.join(pairs) or 'none'}", "one of these formats"
         raise ValueError(
-            f"{subject}: {who} has no calibrated {engine} {fmt}; calibrated: {known}; "
-            "allowed: bound=True (the roofline), or transfer_from=one of these"
+            f"{subject}: {who} has no calibrated {engine} {fmt}; calibrated: {calibrated}; "
+            f"allowed: bound=True (the roofline), or {other}"
         )
     if transfer_from is None and c != hardware.CHIPS.get(c.name):
         raise ValueError(

@@ -223,7 +223,8 @@ def _check_blocks(k: NDArray, fmt: Format) -> None:
 
 def _check_engine(engine: str) -> None:
     if engine not in ENGINES:
-        raise ValueError(f"gemm_s: engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+        hint = calibration.NOT_A_KERNEL.get(engine, "")
+        raise ValueError(f"gemm_s: engine is {engine!r}; allowed: {', '.join(ENGINES)}{hint}")
 
 
 def _kernel(engine: str, fmt: Format) -> Kernel:

@@ -41,6 +41,7 @@ def llm_compressor(plan: Plan) -> dict[str, Any]:
     >>> llm_compressor(plan("llama_3_1_8b"))["quant_stage"]["quant_modifiers"]["QuantizationModifier"]
     {'targets': ['Linear'], 'scheme': 'NVFP4', 'ignore': ['re:.*lm_head$']}
     """
+    _check_plan("llm_compressor", plan)
     scheme = "NVFP4" if plan.precision.activations.name == "nvfp4" else "NVFP4A16"
     modifier: dict[str, Any] = dict(targets=["Linear"], scheme=scheme, ignore=list(ignored(plan)))
     if plan.precision.kv.name == "fp8":
@@ -57,6 +58,7 @@ def ignored(plan: Plan) -> dict[str, str]:
     >>> ignored(plan("mixtral_8x7b"))
     {'re:.*layers...mlp...gate$': 'a router picks experts: ...', 're:.*lm_head$': 'the output head: ...'}
     """
+    _check_plan("ignored", plan)
     return {f"re:{pattern}": why for pattern, why in _patterns(plan, _regex)}
 
 
@@ -70,6 +72,7 @@ def modelopt(plan: Plan) -> dict[str, Any]:
     >>> [rule["quantizer_name"] for rule in config["quant_cfg"]]
     ['*', '*weight_quantizer', '*input_quantizer', '*', '*conv1d.*', '*lm_head.*']
     """
+    _check_plan("modelopt", plan)
     rules: list[dict[str, Any]] = [dict(quantizer_name="*", enable=False)]
     rules.append(dict(quantizer_name="*weight_quantizer", cfg=_NVFP4))
     if plan.precision.activations.name == "nvfp4":
@@ -83,6 +86,11 @@ def modelopt(plan: Plan) -> dict[str, Any]:
     if kv[plan.precision.kv.name]:
         rules.append(dict(quantizer_name="*[kv]_bmm_quantizer", cfg=kv[plan.precision.kv.name]))
     return dict(quant_cfg=rules, algorithm="max")
+
+
+def _check_plan(subject: str, plan: Plan) -> None:
+    if not isinstance(plan, Plan):
+        raise ValueError(f"{subject}: plan is {plan!r:.40}; allowed: a Plan, as nvfp4_plan.plan(model) makes it")
 
 
 def to_json(recipe: Mapping[str, Any]) -> str:

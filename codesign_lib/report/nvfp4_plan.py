@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from codesign_lib.specs import module_names
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import Precision, as_precision
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as named
 from codesign_lib.specs.module_names import Module
@@ -72,6 +72,14 @@ class Plan:
         """Share of the linear layers' parameters that is quantised."""
         return sum(e.n_params for e in self.entries if e.quantised) / sum(e.n_params for e in self.entries)
 
+    def __repr__(self) -> str:
+        kept = list(dict.fromkeys(e.weight for e in self.entries if not e.quantised))
+        low = list(dict.fromkeys(e.weight for e in self.entries if e.quantised))
+        return (
+            f"Plan of {self.model}: {100 * self.quantised_fraction:.1f} % of the linear layers' parameters in NVFP4 "
+            f"({', '.join(low) or 'none'}); kept: {', '.join(kept) or 'none'}"
+        )
+
 
 def plan(
     model: Model | str,
@@ -100,7 +108,8 @@ def plan(
     >>> round(decided.quantised_fraction, 3)
     0.997
     """
-    of, precision = named(model), precision or Precision(weights="nvfp4", activations="nvfp4", kv="bf16")
+    of, default = named(model), Precision(weights="nvfp4", activations="nvfp4", kv="bf16")
+    precision = default if precision is None else as_precision(f"plan of {of}", precision)
     _check(of, precision, keep, n_first, n_last, tp, tp_experts)
     keep, tp_experts = {*keep, *ALWAYS_KEPT}, tp_experts or tp
     found: dict[tuple, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import end_to_end, memory, pools, prefill
@@ -46,25 +46,9 @@ class Block:
 
 def points_of(block: Block) -> Points:
     """Every point of a block that fits and keeps the workload's limits; ``n_tried`` counts all."""
-    load, layout = block.workload, block.layout[:, None]
-    (batch,) = whole("sweep", n_concurrent=np.ravel(load.n_concurrent))
-    n_in, n_out = int(load.n_input), int(load.n_output)
-    held = memory.memory(
-        block.model, block.chip, layout=layout, batch=batch, n_context=n_in + n_out, precision=block.precision,
-        n_step_tokens=np.ceil(batch / layout.dp) + min(n_in, MOST_STEP_TOKENS),
-    )  # fmt: skip
-    step = end_to_end.serving_step_s(
-        block.model, block.chip, layout=layout, batch=batch, n_context=int(np.ceil(n_in + n_out / 2)),
-        n_draft=block.n_draft, precision=block.precision, engine=block.engine, routing=block.routing,
-    )  # fmt: skip
-    prompt = 0.0
-    if block.mode == "aggregated":
-        prompt = prefill.layer_costs(block.model, block.chip, n_new=n_in, layout=layout, **block.how).total_s
-    served = end_to_end.served(
-        step, batch=batch, n_output=n_out, layout=layout, prompt_s=prompt, n_draft=block.n_draft,
-        acceptance=block.acceptance, draft_s=block.draft_s,
-    )  # fmt: skip
-    ttft, throughput, reading = _split(block, batch, served)
+    load, batch = block.workload, _batch(block)
+    held, served = _held(block, batch), _served(block, batch)
+    step, (ttft, throughput, reading) = served.step, _split(block, served)
     ok = held.fits & (ttft <= _limit(load.ttft_limit_s)) & (served.tpot_s <= _limit(load.tpot_limit_s))
     row, column = np.nonzero(ok)
     shown = {
@@ -89,34 +73,82 @@ def points_of(block: Block) -> Points:
     return Points(columns=shown, n_tried=ok.size)
 
 
+def nearest(block: Block) -> dict[str, float]:
+    """Where no point is left: the least TPOT of those that fit and keep the limit on TTFT, and the other way round.
+
+    Infinite where the other limit, or memory, leaves nothing.
+    """
+    load, batch = block.workload, _batch(block)
+    held, served = _held(block, batch), _served(block, batch)
+    soonest = served.ttft_s
+    if block.pool is not None:
+        first = [block.pool.ttft_s[block.pool.layout.n_gpus == n].min() for n in block.pool.sizes]
+        soonest = served.step.step_s + np.min(np.reshape(first, (-1, 1, 1)) + _sent(block), axis=0)
+    ok = {"tpot_s": soonest <= _limit(load.ttft_limit_s), "ttft_s": served.tpot_s <= _limit(load.tpot_limit_s)}
+    times = {"tpot_s": served.tpot_s, "ttft_s": soonest}
+    return {name: float(np.min(times[name], where=held.fits & ok[name], initial=np.inf)) for name in ok}
+
+
+def step_tokens(n_sequences: ArrayLike, n_input: int) -> NDArray[np.float64]:
+    """Tokens of a replica's step, for the memory of its activations: one a sequence, and a chunk of a prompt."""
+    return np.ceil(n_sequences) + min(n_input, MOST_STEP_TOKENS)
+
+
+def _batch(block: Block) -> NDArray[np.float64]:
+    return whole("sweep", n_concurrent=np.ravel(block.workload.n_concurrent))[0]
+
+
+def _held(block: Block, batch: NDArray) -> memory.Memory:
+    layout, n_in = block.layout[:, None], int(block.workload.n_input)
+    return memory.memory(
+        block.model, block.chip, layout=layout, batch=batch, n_context=n_in + int(block.workload.n_output),
+        precision=block.precision, n_step_tokens=step_tokens(batch / layout.dp, n_in),
+    )  # fmt: skip
+
+
+def _served(block: Block, batch: NDArray) -> Served:
+    layout, n_in, n_out = block.layout[:, None], int(block.workload.n_input), int(block.workload.n_output)
+    step = end_to_end.serving_step_s(
+        block.model, block.chip, layout=layout, batch=batch, n_context=int(np.ceil(n_in + n_out / 2)),
+        n_draft=block.n_draft, precision=block.precision, engine=block.engine, routing=block.routing,
+    )  # fmt: skip
+    prompt = 0.0
+    if block.mode == "aggregated":
+        prompt = prefill.layer_costs(block.model, block.chip, n_new=n_in, layout=layout, **block.how).total_s
+    return end_to_end.served(
+        step, batch=batch, n_output=n_out, layout=layout, prompt_s=prompt, n_draft=block.n_draft,
+        acceptance=block.acceptance, draft_s=block.draft_s,
+    )  # fmt: skip
+
+
 def _limit(limit_s: float | None) -> float:
     return np.inf if limit_s is None else float(limit_s)
 
 
-def _split(block: Block, batch: NDArray, served: Served) -> tuple[NDArray, NDArray, dict]:
+def _sent(block: Block) -> NDArray[np.float64]:
+    """Seconds of moving a request's cache, [size of what reads, decoding layout, 1]."""
+    n_to = np.asarray(block.layout.n_gpus, np.float64)[:, None]
+    return pools.transfer_s(
+        block.model, block.chip, n_input=int(block.workload.n_input), precision=block.precision,
+        n_from=block.pool.sizes[:, None, None], n_to=n_to,
+    )  # fmt: skip
+
+
+def _split(block: Block, served: Served) -> tuple[NDArray, NDArray, dict]:
     """Time to first token, output tokens a second and GPU, and what the reading GPUs are."""
     n_out, n_gpus = float(block.workload.n_output), np.asarray(block.layout.n_gpus, np.float64)[:, None]
     names = [f"prefill_{x}" for x in ("tp_attention", "dp", "ep", "pp", "n_chunks")]
+    decoded = served.request_per_s * n_out / n_gpus
     if block.pool is None:  # prompts come between steps, or from nowhere
-        return served.ttft_s, served.request_per_s * n_out / n_gpus, {"prefill_fraction": 0.0} | dict.fromkeys(names, 0)
-    pool = block.pool
-    # the transfer and the first step come on top of the prompt: the slowest of them is taken off the limit
-    load, sizes = block.workload, np.asarray(pool.layout.n_gpus, np.float64)
-    sent = pools.transfer_s(
-        block.model, block.chip, n_input=int(load.n_input), precision=block.precision, n_from=sizes.min(), n_to=n_gpus
-    )
-    at = pool.best(None if load.ttft_limit_s is None else float(load.ttft_limit_s) - float(np.min(sent)))
-    if at < 0:
-        nothing = np.full(served.tpot_s.shape, np.inf)
-        return nothing, -nothing, {"prefill_fraction": 0.0} | dict.fromkeys(names, 0)
-    n_from = float(pool.layout.n_gpus[at])
-    sent = pools.transfer_s(
-        block.model, block.chip, n_input=int(load.n_input), precision=block.precision, n_from=n_from, n_to=n_gpus
-    )
-    # a sequence decodes for N − 1 tokens; its place is taken up again at once
-    rate = batch / (n_out * served.tpot_s)
-    more = pools.prefill_gpus(rate / n_gpus, pool.prompts_per_s[at])
-    ttft = pool.ttft_s[at] + sent + served.step.step_s
+        return served.ttft_s, decoded, {"prefill_fraction": 0.0} | dict.fromkeys(names, 0)
+    pool, sent, limit_s = block.pool, _sent(block), block.workload.ttft_limit_s
+    # the transfer and the first step come on top of reading, another time for every point
+    at = pool.best(None if limit_s is None else limit_s - (sent + served.step.step_s))
+    at = np.broadcast_to(at, served.tpot_s.shape)
+    size = np.searchsorted(pool.sizes, np.asarray(pool.layout.n_gpus)[at])
+    more = pools.prefill_gpus(served.request_per_s / n_gpus, pool.prompts_per_s[at])
+    ttft = pool.ttft_s[at] + sent[size, np.arange(len(at))[:, None], 0] + served.step.step_s
+    columns = (pool.layout.tp_attention, pool.layout.dp, pool.layout.ep, pool.layout.pp, pool.n_chunks)
     reading = {"prefill_fraction": more / (1 + more)}
-    axes = (pool.layout.tp_attention[at], pool.layout.dp[at], pool.layout.ep[at], pool.layout.pp[at], pool.n_chunks[at])
-    return ttft, rate * n_out / (n_gpus * (1 + more)), reading | dict(zip(names, map(int, axes), strict=True))
+    reading |= {name: np.asarray(column)[at] for name, column in zip(names, columns, strict=True)}
+    return np.where(at < 0, np.inf, ttft), decoded / (1 + more), reading

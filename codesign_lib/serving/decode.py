@@ -49,7 +49,7 @@ from codesign_lib.serving import exchange, shards
 from codesign_lib.serving.layout import Layout, check
 from codesign_lib.serving.parts import Step, ffn_s, linear_s
 from codesign_lib.serving.stages import layer_kinds, stages
-from codesign_lib.specs.formats import BF16, Precision
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.hf_config.fields import (
@@ -115,6 +115,13 @@ class DecodeStep:
         """Seconds of the whole step, the time per output token (TPOT) when every step makes one."""
         return sum(self.parts_s.values())
 
+    def __repr__(self) -> str:
+        if np.ndim(self.step_s):
+            least, most = (1e3 * f(self.step_s) for f in (np.min, np.max))
+            return f"DecodeStep: {np.size(self.step_s):,} steps of {least:.4g} to {most:.4g} ms"
+        parts = " + ".join(f"{name} {1e3 * float(x):.3g}" for name, x in self.parts_s.items() if x)
+        return f"DecodeStep: {parts} = {1e3 * float(self.step_s):.4g} ms"
+
 
 def decode_step_s(
     model: Model | str,
@@ -152,6 +159,7 @@ def decode_step_s(
     (True, True, True)
     """
     of, c, subject = as_model(model), as_chip(chip), "decode_step_s"
+    as_precision(subject, precision)
     b, s = whole(subject, batch=batch, n_context=n_context)
     (drafts,) = not_negative(subject, n_draft=n_draft)
     if np.any(drafts % 1):

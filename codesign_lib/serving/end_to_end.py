@@ -35,7 +35,7 @@ from codesign_lib.serving import prefill, shards
 from codesign_lib.serving.decode import DecodeStep, Overhead, decode_step_s
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs import published
-from codesign_lib.specs.formats import Format, Precision
+from codesign_lib.specs.formats import Format, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
@@ -73,6 +73,7 @@ def launches_s(
     {'projections': '1.19 ms', 'ffn': '1.19 ms', 'head': '0.00 ms'}
     """
     of, c, found, one = as_model(model), as_chip(chip), shards.kinds(as_model(model)), Layout()
+    as_precision("launches_s", precision)
     d, kernels = of.config.d_model, KERNELS_OF.get(engine, engine)
     parts = {
         "projections": [(x, n) for mixer, n in found.mixers for x in shards.mixer_shards(mixer, d, one)],
@@ -115,7 +116,7 @@ def serving_step_s(
     >>> bool(one.overhead_s == constants("trtllm")["step_s"] + constants("trtllm")["sequence_s"])
     True
     """
-    over = overhead(model, chip, precision, engine=engine)
+    over = overhead(model, chip, as_precision("serving_step_s", precision), engine=engine)
     kernels = KERNELS_OF.get(engine, engine)
     step = decode_step_s(model, chip, precision=precision, engine=kernels, overhead=over, **how)
     hidden = launches_s(model, chip, precision, engine=engine)
@@ -198,7 +199,7 @@ def aggregated(
     """  # noqa: E501
     subject, of, kernels = "aggregated", as_model(model), KERNELS_OF.get(engine, engine)
     b, n_in, n_out = whole(subject, batch=batch, n_input=n_input, n_output=n_output)
-    how = dict(layout=layout, precision=precision, routing=routing)
+    how = dict(layout=layout, precision=as_precision(subject, precision), routing=routing)
     n_context = np.ceil(n_in + n_out / 2)
     step = serving_step_s(of, chip, batch=b, n_context=n_context, n_draft=n_draft, engine=engine, **how)
     if prompt_s is None:

@@ -17,18 +17,18 @@ are left out here too. Ratios between points are safer than points.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.serving import end_to_end, memory, pools
+from codesign_lib.serving import end_to_end, feasible, pools
 from codesign_lib.serving.block import Block, points_of
 from codesign_lib.serving.layout import Workload, layouts
 from codesign_lib.serving.points import Points, joined
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
@@ -40,8 +40,6 @@ BLOCK_POINTS = 65_536
 MODES = ("aggregated", "disaggregated", "decode")
 GROUPS = ("precision", "mode", "n_draft")
 """Columns whose every combination keeps a frontier of its own."""
-MORE_CHIPS = (1, 2, 4, 8, 16, 32, 64, 72)
-"""Numbers of GPUs that are looked at when nothing fits."""
 
 
 def pareto(x: ArrayLike, y: ArrayLike) -> NDArray[np.int64]:
@@ -78,6 +76,8 @@ def area(points: Points, *, slowest_per_s: float, fastest_per_s: float) -> float
     5000.0
     """
     low, high = (float(x) for x in positive("area", slowest_per_s=slowest_per_s, fastest_per_s=fastest_per_s))
+    if low >= high:
+        raise ValueError(f"area: slowest_per_s is {low:g}, fastest_per_s {high:g}; allowed: slowest below fastest")
     kept = frontier(points)
     edges = np.clip(np.concatenate([[low], kept["interactivity_per_s"]]), low, high)
     return float(np.sum(np.diff(edges) * kept["throughput_per_s"]))
@@ -86,15 +86,20 @@ def area(points: Points, *, slowest_per_s: float, fastest_per_s: float) -> float
 def best(points: Points, *, under: Workload) -> int:
     """Index of the point with the highest throughput within the limits of ``under``.
 
-    A frontier that was reduced keeps the best point for any limit on TPOT; one on TTFT has to be given to the sweep
-    (or ``keep="all"``), else ValueError. So is a limit that nothing meets, with what comes nearest.
+    A frontier that was reduced keeps the best point for any limit on TPOT. A limit on TTFT has to be given to the
+    sweep, which chooses by it who reads the prompts of a disaggregated point (aggregated ones may also be kept with
+    ``keep="all"``), else ValueError. So is a limit that nothing meets, with what comes nearest.
 
     >>> p = Points(columns={"tpot_s": [.01, .02], "ttft_s": [1., 1.], "throughput_per_s": [5., 9.]}, n_tried=2)
     >>> best(p, under=Workload(n_input=1, n_output=1, n_concurrent=1, tpot_limit_s=0.015))
     0
     """
-    if under.ttft_limit_s is not None and points.kept != "all" and points["ttft_s"].max(initial=0) > under.ttft_limit_s:
-        raise ValueError("best: these points were reduced without this limit on TTFT; allowed: give it to sweep")
+    late = points["ttft_s"] > (np.inf if under.ttft_limit_s is None else under.ttft_limit_s)
+    if late.any() and (points.kept != "all" or "disaggregated" in points.columns.get("mode", late)[late].tolist()):
+        raise ValueError(
+            "best: these points were reduced, or their reading layouts chosen, without this limit on TTFT; "
+            "allowed: give it to sweep"
+        )
     ok = np.ones(len(points), bool)
     for name, limit in (("tpot_s", under.tpot_limit_s), ("ttft_s", under.ttft_limit_s)):
         ok &= points[name] <= (np.inf if limit is None else limit)
@@ -127,7 +132,8 @@ def sweep(
     ``workload.n_concurrent`` are the batches; its lengths are single numbers. ``precisions`` by name. ``keep``: the
     ``frontier`` of every format mix, mode and draft length (so each can be compared with each), or ``all`` points that
     fit. Work is done in blocks of ``BLOCK_POINTS``, reduced at once, so memory stays bounded; ``executor``, any of
-    ``concurrent.futures``, takes the blocks, and a block whose worker died is computed here. ``progress`` shows a bar
+    ``concurrent.futures``, takes the blocks, and a block whose worker died is computed here, whatever the executor
+    calls it. ``progress`` shows a bar
     where tqdm is installed. An interruption returns what was done, with ``complete=False``.
 
     Raises ValueError where nothing fits or nothing keeps the limits, with the nearest choice that would, and as the
@@ -139,28 +145,35 @@ def sweep(
     >>> found.n_tried, bool((np.diff(found["interactivity_per_s"]) > 0).all())
     (90, True)
     """
-    of, c, mixes = as_model(model), as_chip(chip), precisions
-    if isinstance(mixes, Precision):
-        mixes = {f"{mixes.weights.name}, KV {mixes.kv.name}": mixes}
-    _check(workload, modes, keep)
+    of, c, mixes = as_model(model), as_chip(chip), _by_name(precisions)
+    _check(workload, modes, keep, executor)
     how = dict(model=of, chip=c, workload=workload, engine=engine, routing=routing, acceptance=acceptance,
                draft_s=draft_s)  # fmt: skip
     tasks = [t for name, mix in mixes.items() for t in _tasks(how, n_chips, name, mix, modes, np.atleast_1d(n_draft))]
-    done, complete = [], True
+    done, complete = {}, True
     try:
-        for points in _shown(_run(partial(_work, keep=keep), tasks, executor), len(tasks), progress):
-            done.append(points)
+        for i, points in _shown(_run(partial(_work, keep=keep), tasks, executor), len(tasks), progress):
+            done[i] = points
     except KeyboardInterrupt:
         if not done:
             raise
         complete = False
-    found = _reduced(joined(done, complete=complete), keep)
+    found = _reduced(joined([done[i] for i in sorted(done)], complete=complete), keep) if done else ()
     if not len(found) and complete:
-        raise ValueError(_nothing(of, c, n_chips, workload, mixes))
+        asked = dict(n_chips=n_chips, workload=workload, precisions=mixes, modes=modes, tasks=tasks)
+        raise ValueError(feasible.reason(of, c, **asked))
     return found
 
 
-def _check(workload: Workload, modes: Sequence[str], keep: str) -> None:
+def _by_name(precisions: Precision | Mapping[str, Precision]) -> dict[str, Precision]:
+    if isinstance(precisions, Precision):
+        return {f"{precisions.weights.name}, KV {precisions.kv.name}": precisions}
+    if not isinstance(precisions, Mapping) or not precisions:
+        raise ValueError(f"sweep: precisions is {precisions!r:.60}; allowed: a Precision, or several in a dict by name")
+    return {str(name): as_precision(f"sweep: precisions[{name!r}]", mix) for name, mix in precisions.items()}
+
+
+def _check(workload: Workload, modes: Sequence[str], keep: str, executor: Executor | None) -> None:
     for name in ("n_input", "n_output", "ttft_limit_s", "tpot_limit_s"):
         if np.ndim(getattr(workload, name)):
             raise ValueError(
@@ -170,6 +183,8 @@ def _check(workload: Workload, modes: Sequence[str], keep: str) -> None:
         raise ValueError(f"sweep: modes is {modes!r}; allowed: a sequence of {', '.join(MODES)}")
     if keep not in ("frontier", "all"):
         raise ValueError(f"sweep: keep is {keep!r}; allowed: frontier, all")
+    if executor is not None and not hasattr(executor, "submit"):
+        raise ValueError(f"sweep: executor is {executor!r:.60}; allowed: one of concurrent.futures, or None")
 
 
 def _tasks(
@@ -183,33 +198,45 @@ def _tasks(
         if mode == "aggregated":
             some = every[np.asarray(every.kvp) == 1]
         elif mode == "disaggregated":
-            pool = pools.prefill_pool(
-                model, how["chip"], n_chips=n_chips, n_input=int(load.n_input), precision=mix,
-                engine=end_to_end.KERNELS_OF.get(how["engine"], how["engine"]), routing=how["routing"],
-            )  # fmt: skip
+            reads = dict(n_chips=n_chips, n_input=int(load.n_input), precision=mix)
+            if not len(pools.reading_layouts(model, how["chip"], **reads)):
+                continue
+            kernels = end_to_end.KERNELS_OF.get(how["engine"], how["engine"])
+            pool = pools.prefill_pool(model, how["chip"], engine=kernels, routing=how["routing"], **reads)
         for n_draft in drafts.tolist():
             for first in range(0, len(some), rows):
                 block = some[first : first + rows]
                 yield Block(**how, name=name, precision=mix, mode=mode, layout=block, pool=pool, n_draft=n_draft)
 
 
-def _run(work: Callable, tasks: list[Block], executor: Executor | None) -> Iterator[Points]:
+def _run(work: Callable, tasks: list[Block], executor: Executor | None) -> Iterator[tuple[int, Points]]:
+    """Every block's number and points, in the order in which they are done."""
     if executor is None:
-        yield from map(work, tasks)
+        yield from ((i, work(task)) for i, task in enumerate(tasks))
         return
-    futures = [executor.submit(work, task) for task in tasks]
+    sent, left = {}, []
+    for i, task in enumerate(tasks):
+        try:
+            sent[executor.submit(work, task)] = i
+        except Exception:  # a pool that is broken takes no more
+            left.append(i)
     try:
-        for task, future in zip(tasks, futures, strict=True):
+        for future in as_completed(sent):
             try:
-                yield future.result()
-            except (BrokenExecutor, CancelledError, OSError):  # its worker is gone: nothing is lost
-                yield work(task)
+                points = future.result()
+            except ValueError:  # a refusal: it would be one here
+                raise
+            except Exception:  # its worker is gone, which every executor says in its own words
+                left.append(sent[future])
+                continue
+            yield sent[future], points
+        yield from ((i, work(tasks[i])) for i in left)
     finally:
-        for future in futures:
+        for future in sent:
             future.cancel()
 
 
-def _shown(points: Iterable[Points], total: int, progress: bool) -> Iterable[Points]:
+def _shown(points: Iterable[tuple[int, Points]], total: int, progress: bool) -> Iterable[tuple[int, Points]]:
     if not progress:
         return points
     try:
@@ -232,26 +259,3 @@ def _reduced(points: Points, keep: str) -> Points:
     rows = [np.flatnonzero(group.ravel() == g) for g in range(group.max() + 1)]
     kept = [r[pareto(points["interactivity_per_s"][r], points["throughput_per_s"][r])] for r in rows]
     return replace(points[np.concatenate(kept)], kept=keep)
-
-
-def _nothing(model: Model, chip: Chip, n_chips: ArrayLike, load: Workload, mixes: Mapping[str, Precision]) -> str:
-    """Why no point is left, and the nearest choice that leaves one."""
-    n_context, sizes = int(load.n_input + load.n_output), np.unique(np.ravel(n_chips))
-    head = f"sweep: {model} with {n_context:,} tokens a request on {', '.join(str(n) for n in sizes)} {chip}: "
-    most = {}
-    for name, mix in mixes.items():
-        for n in (*sizes.tolist(), *(m for m in MORE_CHIPS if m > sizes.max())):
-            try:
-                found = layouts(n, model, precision=mix)
-            except ValueError:
-                continue
-            room = memory.max_batch(model, chip, layout=found, n_context=n_context, precision=mix).max()
-            if room >= np.min(load.n_concurrent):
-                most[name] = n
-                break
-    if any(n in sizes for n in most.values()):
-        return head + "no point keeps the limits; allowed: slower ones, fewer requests at once, or other formats"
-    if most:
-        name = min(most, key=most.get)
-        return head + f"nothing fits; nearest that does: {most[name]} of them in {name}"
-    return head + f"nothing fits, nor on {MORE_CHIPS[-1]} of them; allowed: a shorter context, or narrower formats"

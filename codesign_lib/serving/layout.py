@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving.rules import rules
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import Precision, as_precision
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import common_shape, positive
@@ -194,6 +194,8 @@ def violations(
     """
     if layout.shape:
         raise ValueError(f"violations: layout holds {layout}; allowed: one, as in layouts[0]")
+    if precision is not None:
+        as_precision("violations", precision)
     found = []
     for rule in rules(as_model(model), precision, copies):
         n_ranks = int(getattr(layout, rule.ranks))
@@ -211,6 +213,8 @@ def valid(
     >>> valid(Layout(tp_attention=[8, 6], tp_ffn=[8, 6]), "llama_3_1_70b").tolist()
     [True, False]
     """
+    if precision is not None:
+        as_precision("valid", precision)
     good = np.broadcast_to(np.asarray(layout.n_stage == layout.tp_ffn * layout.ep), layout.shape)
     for rule in rules(as_model(model), precision, copies):
         good = good & rule.holds(getattr(layout, rule.ranks))
@@ -246,6 +250,8 @@ def layouts(
     >>> len(found), str(found[0])
     (20, 'dp=8 tp_ffn=8')
     """
+    if precision is not None:
+        as_precision("layouts", precision)
     sizes = np.unique(np.concatenate([x.ravel() for x in whole("layouts", n_gpus=n_gpus)]))
     rows = [row for n in sizes.astype(int) for row in _divisions(int(n))]
     table = np.array(rows, dtype=np.int64).T

@@ -29,7 +29,7 @@ from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
 from codesign_lib.serving.stages import layer_kinds, stages
 from codesign_lib.specs import caches, weights
-from codesign_lib.specs.formats import BF16, Precision
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.hf_config.fields import Layer
@@ -179,6 +179,7 @@ def _held(
     """What the GPUs of every stage hold."""
     (s,) = whole(subject, n_context=n_context)
     flags(subject, with_mtp=with_mtp)
+    as_precision(subject, precision)
     check(subject, layout, model, precision)
     (reserve,) = as_floats(subject, reserve_fraction=reserve_fraction)
     if reserve.ndim or not 0 <= reserve < 1:

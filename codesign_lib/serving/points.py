@@ -12,6 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.serving.layout import AXES, Layout
 
+COLUMNS = ("interactivity_per_s", "throughput_per_s", "tpot_s", "ttft_s", "batch", "n_gpus", "precision", "mode")
+"""Columns that are shown when points are printed."""
+SHOWN = 8
+"""Rows that are shown."""
 PARTS = ("projections", "attention", "ffn", "experts", "head", "communication", "overhead", "waiting")
 
 
@@ -56,6 +60,23 @@ class Points:
         rows = np.atleast_1d(np.asarray(which))
         columns = {name: c[rows] for name, c in self.columns.items()}
         return Points(columns=columns, n_tried=self.n_tried, complete=self.complete, kept=self.kept)
+
+    def __repr__(self) -> str:
+        """How many there are, and up to ``SHOWN`` of them, spread over their order, with the columns most asked for."""
+        head = f"Points: {len(self):,} kept of {self.n_tried:,} tried" + ", interrupted" * (not self.complete)
+        names = [name for name in COLUMNS if name in self.columns]
+        at = np.unique(np.linspace(0, max(len(self) - 1, 0), SHOWN).round().astype(int))[: len(self)]
+        if not names or not len(self):
+            return f"{head}; columns {', '.join(self.columns)}"
+        has_layout = all(axis in self.columns for axis in AXES)
+        lines = [[*names, *["layout"] * has_layout]]
+        for i in at.tolist():
+            cells = [x if isinstance(x, str) else f"{x:,.4g}" for x in (self[name][i].item() for name in names)]
+            lines.append([*cells, *([str(self.layout(i))] if has_layout else [])])
+        wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        lined = ("  ".join(x.ljust(w) for x, w in zip(line, wide, strict=True)).rstrip() for line in lines)
+        rest = [name for name in self.columns if name not in (*names, *AXES)]
+        return "\n".join([head, *lined, f"further columns: {', '.join(rest) or 'none'}"])
 
     def row(self, i: int) -> dict[str, object]:
         """One row as a dict of plain Python values."""

@@ -15,8 +15,9 @@ where both fit into one domain: :math:`t_k = K / (n\,W)`. It is added to the tim
 
 .. math:: \frac{\text{GPUs that read}}{\text{GPUs that decode}} = \frac{r_d / n_d}{r_p / n_p}
 
-so the prefill layout that reads most prompts a GPU within the limit on TTFT is the best one for every decoding layout.
-Whole instances are rounded by nobody here: with few GPUs the real ratio is worse.
+so the prefill layout that reads most prompts a GPU is the best one for every decoding layout. A limit on TTFT leaves
+each decoding layout and batch another time to read in: the limit less its transfer and its first step. Whole instances
+are rounded by nobody here: with few GPUs the real ratio is worse.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.serving import memory, prefill
 from codesign_lib.serving.layout import AXES, Layout, layouts
 from codesign_lib.specs import models
-from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.formats import Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.quantities import positive
@@ -37,6 +38,8 @@ from codesign_lib.specs.quantities import positive
 N_CHUNKS = (1, 4, 16)
 """Numbers of equal chunks that are tried."""
 LEAST_CHUNK_TOKENS = 512
+AS_GOOD = 0.01
+"""Rates of reading that differ by less are taken for equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +51,55 @@ class PrefillPool:
     ttft_s: NDArray[np.float64]
     prompts_per_s: NDArray[np.float64]
 
-    def best(self, ttft_limit_s: float | None = None) -> int:
-        """Index of the layout that reads most prompts a GPU within the limit; of equals the faster, −1: none.
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Numbers of GPUs of its instances, each once, the smallest first."""
+        return np.unique(self.layout.n_gpus)
+
+    def best(self, ttft_limit_s: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Index of the layout that reads most prompts a GPU within the limit, −1 where none keeps it.
+
+        Of those within ``AS_GOOD`` of the most the smallest instance is taken: a large one may not be buildable beside
+        a few that decode. Of equals in size and rate the faster. One limit, or limits with an axis of :py:attr:`sizes`
+        in front, one for the instances of each size.
 
         >>> pool = PrefillPool(layout=Layout(pp=[1, 2]), n_chunks=np.ones(2), ttft_s=np.array([2.0, 1.0]),
         ...                    prompts_per_s=np.array([0.5, 0.4]))
-        >>> pool.best(), pool.best(1.5), pool.best(0.5)
-        (0, 1, -1)
+        >>> [int(pool.best(limit)) for limit in (None, 1.5, 0.5)], pool.best([[0.5, 3.0], [1.5, 3.0]]).tolist()
+        ([0, 1, -1], [1, 0])
         """
-        ok = np.isfinite(self.ttft_s) if ttft_limit_s is None else self.ttft_s <= ttft_limit_s
-        if not ok.any():
-            return -1
-        order = np.lexsort((self.ttft_s, -np.where(ok, self.prompts_per_s, -np.inf)))
-        return int(order[0])
+        sizes, gpus = self.sizes, np.broadcast_to(self.layout.n_gpus, self.ttft_s.shape)
+        limit = np.asarray(np.inf if ttft_limit_s is None else ttft_limit_s, np.float64)
+        if not limit.ndim:
+            limit = np.full(sizes.size, limit)
+        rates, entries = [], []
+        for n, most in zip(sizes, limit, strict=True):
+            # of one size: who waits longer for the first token reads more, or does not count
+            order = np.lexsort((-self.prompts_per_s, self.ttft_s))
+            order = order[gpus[order] == n]
+            rate = self.prompts_per_s[order]
+            better = rate > np.concatenate([[0.0], np.maximum.accumulate(rate)[:-1]])
+            at = np.searchsorted(self.ttft_s[order][better], most, side="right")
+            rates.append(np.concatenate([[0.0], rate[better]])[at])
+            entries.append(np.concatenate([[-1], order[better]])[at])
+        rates = np.stack(rates)
+        smallest = np.argmax(rates >= (1 - AS_GOOD) * rates.max(axis=0), axis=0)
+        return np.take_along_axis(np.stack(entries), smallest[None], axis=0)[0]
 
     def fastest(self) -> int:
         """Index of the layout with the earliest first token."""
         return int(np.argmin(self.ttft_s))
+
+
+def reading_layouts(model: Model, chip: Chip, *, n_chips: ArrayLike, n_input: int, precision: Precision) -> Layout:
+    """The layouts with kvp = 1 that hold the weights and one prompt a replica and stage; none of them: of length 0."""
+    found = layouts(n_chips, model, precision=precision)
+    found = found[np.asarray(found.kvp) == 1]
+    fits = memory.memory(
+        model, chip, layout=found, batch=found.dp * found.pp, n_context=np.full(1, n_input), n_step_tokens=n_input,
+        precision=precision,
+    ).fits  # fmt: skip
+    return found[fits]
 
 
 def prefill_pool(
@@ -81,18 +116,12 @@ def prefill_pool(
 
     Raises ValueError where none fits.
     """
-    found = layouts(n_chips, model, precision=precision)
-    found = found[np.asarray(found.kvp) == 1]
-    n_context = np.full(1, n_input)
-    fits = memory.memory(
-        model, chip, layout=found, batch=found.dp * found.pp, n_context=n_context, n_step_tokens=n_input,
-        precision=precision,
-    ).fits  # fmt: skip
-    if not fits.any():
+    as_precision("prefill_pool", precision)
+    found = reading_layouts(model, chip, n_chips=n_chips, n_input=n_input, precision=precision)
+    if not len(found):
         raise ValueError(
             f"prefill_pool: {model} with prompts of {n_input:,} tokens does not fit on {np.max(n_chips)} {chip}"
         )
-    found = found[fits]
     counts = [m for m in N_CHUNKS if m == 1 or n_input // m >= LEAST_CHUNK_TOKENS]
     pp, ttft, rate = np.asarray(found.pp, np.float64), [], []
     for m in counts:
@@ -126,6 +155,7 @@ def transfer_s(
     9.0
     """
     source, target = positive("transfer_s", n_from=n_from, n_to=n_to)
+    as_precision("transfer_s", precision)
     size = models.kv_bytes(model, n_input, precision.kv) + models.state_bytes(model, precision.kv)
     across = source + target > chip.n_scale_up
     if np.any(across) and chip.scale_out_bytes_per_s is None:

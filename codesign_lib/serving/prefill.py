@@ -37,7 +37,7 @@ from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
 from codesign_lib.serving.parts import Step, ffn_s, linear_s
-from codesign_lib.specs.formats import BF16, Precision
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.hf_config.fields import Attention, LatentAttention, Layer, Mixer, Recurrent
@@ -111,8 +111,7 @@ def layer_costs(
     subject, of, c = "layer_costs", as_model(model), as_chip(chip)
     (n,), (p,) = whole(subject, n_new=n_new), not_negative(subject, n_prefix=n_prefix)
     common_shape(subject, n_new=n, n_prefix=p)
-    if not isinstance(precision, Precision):
-        raise ValueError(f"{subject}: precision is {precision!r:.60}; allowed: a Precision")
+    as_precision(subject, precision)
     if routing not in ROUTINGS:  # also where a model has no experts
         raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(ROUTINGS)}")
     check(subject, layout, of, precision)

@@ -140,3 +140,17 @@ class Precision:
     def arithmetic(self) -> Format:
         """The format the tensor cores multiply in."""
         return self.activations
+
+
+def as_precision(subject: str, precision: Precision) -> Precision:
+    """The precision itself; ValueError for ``subject`` that shows how to make one for anything else.
+
+    >>> as_precision("memory", "fp8")
+    Traceback (most recent call last):
+    ValueError: memory: precision is 'fp8'; allowed: Precision(weights='fp8', activations='fp8', kv='fp8') and the like
+    """
+    if isinstance(precision, Precision):
+        return precision
+    name = precision if isinstance(precision, str) and precision in FORMATS else "nvfp4"
+    example = ", ".join(f"{field}={name!r}" for field in ("weights", "activations", "kv"))
+    raise ValueError(f"{subject}: precision is {precision!r:.60}; allowed: Precision({example}) and the like")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 
 from codesign_lib.specs.formats import FORMATS, Format, as_format
+from codesign_lib.specs.quantities import look_up
 
 MIB, GIB = 2**20, 2**30
 TOPOLOGIES = ("switch", "mesh", "torus")
@@ -291,10 +292,6 @@ def chip(name: Chip | str) -> Chip:
     >>> chip("h100")
     Traceback (most recent call last):
     ValueError: unknown chip 'h100'; known: a100_sxm, h100_sxm, h200_sxm, h20, b200_sxm, b300_sxm, gb200, gb300,
-    mi300x, mi355x, tpu_v5p, tpu_v6e
+    mi300x, mi355x, tpu_v5p, tpu_v6e; did you mean h100_sxm?
     """
-    if isinstance(name, Chip):
-        return name
-    if isinstance(name, str) and name in CHIPS:
-        return CHIPS[name]
-    raise ValueError(f"unknown chip {name!r}; known: {', '.join(CHIPS)}")
+    return name if isinstance(name, Chip) else look_up("chip", name, CHIPS)

@@ -20,7 +20,7 @@ from codesign_lib.specs.caches import whole
 from codesign_lib.specs.formats import Format, as_format
 from codesign_lib.specs.hf_config.fields import Config
 from codesign_lib.specs.parameters import Part
-from codesign_lib.specs.quantities import common_shape, not_negative
+from codesign_lib.specs.quantities import common_shape, look_up, not_negative
 from codesign_lib.specs.weights import LinearLayer, Weight
 
 APART = ("mtp", "vision")  # parts that are not counted in the language model
@@ -276,11 +276,7 @@ def model(name: Model | str) -> Model:
     >>> model("deepseek_r1").title
     'DeepSeek-R1'
     """
-    if isinstance(name, Model):
-        return name
-    if isinstance(name, str) and name in MODELS:
-        return MODELS[name]
-    raise ValueError(f"unknown model {name!r:.60}; known: {', '.join(MODELS)}")
+    return name if isinstance(name, Model) else look_up("model", name, MODELS)
 
 
 _named = model  # where an argument has that name

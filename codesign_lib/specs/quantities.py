@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -56,6 +61,23 @@ def not_negative(subject: str, **values: ArrayLike) -> list[NDArray[np.float64]]
             )
     common_shape(subject, **dict(zip(values, arrays, strict=True)))
     return arrays
+
+
+def look_up(what: str, name: object, known: Mapping[str, Any]) -> Any:
+    """What is known by that name; for any other name ValueError with those that there are, and those that are near.
+
+    >>> look_up("chip", "H200", {"h20": 1, "h200_sxm": 2})
+    Traceback (most recent call last):
+    ValueError: unknown chip 'H200'; known: h20, h200_sxm; did you mean h200_sxm, h20?
+    """
+    if isinstance(name, str) and name in known:
+        return known[name]
+    near = []
+    if isinstance(name, str) and name:
+        plain = re.sub(r"[^a-z0-9]+", "_", name[:60].lower())
+        near = [x for x in known if x.lower().startswith(plain)] + difflib.get_close_matches(plain, known)
+    guess = f"; did you mean {', '.join(list(dict.fromkeys(near))[:3])}?" if near else ""
+    raise ValueError(f"unknown {what} {name!r:.60}; known: {', '.join(known)}{guess}")
 
 
 def flags(subject: str, **values: bool) -> None:

@@ -81,6 +81,10 @@ _GRANULAR = dict(a=18.1, alpha=0.115, b=30.8, beta=0.147, g=2.1, gamma=0.58, c=0
 _DENSE = dict(a=16.3, alpha=0.126, b=26.7, beta=0.127, c=0.47)
 GRANULARITY_MAX = 64
 """Up to where the paper prints its law."""
+GRANULAR_PARAMS = (N_PARAMS_RATIO * 1e8, N_PARAMS_RATIO * 1e12)
+"""All parameters, from and to, of the models for which the paper prints its law (``data/granularity_law.csv``)."""
+GRANULAR_TOKENS = (4.37e9, 7.94e12)
+"""Tokens of training likewise."""
 _FORWARD_BACKWARD, _ROUTER = 6, 14
 
 
@@ -187,8 +191,8 @@ def granular_loss(
     """Loss of a mixture of 64·G experts, G a token, by the granularity law of this module, in nats.
 
     ``n_params`` counts all parameters without embedding (``N_PARAMS_RATIO`` times the active ones). Broadcasts. The
-    printed coefficients give the paper's table 0.5 to 1 % low. G below 1 or above 64 raises ValueError unless
-    ``extrapolate``.
+    printed coefficients give the paper's table 0.5 to 1 % low. G below 1 or above 64, and sizes outside that table
+    (``GRANULAR_PARAMS``, ``GRANULAR_TOKENS``), raise ValueError unless ``extrapolate``.
 
     >>> active = 7e9
     >>> round(float(granular_loss(N_PARAMS_RATIO * active, 137.6e9, 32)), 3)     # printed: 2.076
@@ -197,12 +201,14 @@ def granular_loss(
     subject = "granular_loss"
     n, d, g = positive(subject, n_params=n_params, n_tokens=n_tokens, granularity=granularity)
     common_shape(subject, n_params=n, n_tokens=d, granularity=g)
-    if not extrapolate and g.size and (np.min(g) < 1 or np.max(g) > GRANULARITY_MAX):
-        bad = g[(g < 1) | (g > GRANULARITY_MAX)].flat[0]
-        raise ValueError(
-            f"{subject}: granularity is {bad:g}; the law is printed for 1 to {GRANULARITY_MAX}; "
-            "allowed: a value inside, or extrapolate=True"
-        )
+    ranges = dict(granularity=(g, 1, GRANULARITY_MAX), n_params=(n, *GRANULAR_PARAMS), n_tokens=(d, *GRANULAR_TOKENS))
+    for name, (value, low, high) in ranges.items() if not extrapolate else ():
+        bad = value[(value < low * (1 - 1e-9)) | (value > high * (1 + 1e-9))]
+        if bad.size:
+            raise ValueError(
+                f"{subject}: {name} is {bad.flat[0]:g}; the law is printed for {low:g} to {high:g}; "
+                "allowed: a value inside, or extrapolate=True"
+            )
     x = _GRANULAR
     return x["c"] + (x["g"] / g ** x["gamma"] + x["a"]) / n ** x["alpha"] + x["b"] / d ** x["beta"]
 

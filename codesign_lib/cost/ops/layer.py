@@ -14,7 +14,7 @@ from codesign_lib.cost import ops
 from codesign_lib.cost.ops import attention, moe, recurrent
 from codesign_lib.cost.roofline import Work
 from codesign_lib.specs import weights
-from codesign_lib.specs.formats import BF16, Precision
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hf_config.fields import (
     CompressedAttention,
     Ffn,
@@ -50,6 +50,7 @@ def decode(
     >>> sorted(parts)
     ['attention', 'expert', 'mixing', 'router', 'shared_expert']
     """
+    as_precision("layer.decode", precision)
     (s,), (b,) = positive("layer.decode", n_context=n_context), positive("layer.decode", n_batch=n_batch)
     return _parts(layer, d_model, b, np.ones(()), s - 1, precision, routing, decoding=True)
 
@@ -69,6 +70,7 @@ def prefill(
     Latent attention is absorbed where that takes fewer FLOPs: without selection below
     :py:func:`codesign_lib.cost.ops.attention.latent_crossover` new tokens.
     """
+    as_precision("layer.prefill", precision)
     n, b = positive("layer.prefill", n_new=n_new, n_batch=n_batch)
     (p,) = not_negative("layer.prefill", n_prefix=n_prefix)
     return _parts(layer, d_model, b, n, p, precision, routing, decoding=False)
