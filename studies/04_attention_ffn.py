@@ -52,7 +52,7 @@ from codesign_lib.report.claims import layout as layout_claims
 from codesign_lib.report.plotting import say, si, table
 from codesign_lib.serving import afd, helix, layout, rental, sharded_attention, shards
 from codesign_lib.serving.decode import decode_step_s
-from codesign_lib.serving.frontier import crossover_tokens
+from codesign_lib.serving.families import crossover_tokens
 from codesign_lib.serving.layout import Layout
 from codesign_lib.serving.memory import max_batch
 from codesign_lib.specs import formats, models, published
