@@ -146,7 +146,7 @@ def test_replicas_each_bring_a_prompt():
         ({"stage_layers": [20, 20, 20]}, "allowed: 4 numbers that sum to 80, the layers of Llama-3.1-70B"),
         ({"stage_layers": [20, 20, 20, 21]}, "that sum to 80"),
         ({"stage_layers": [0, 20, 30, 30]}, "stage_layers is 0.0"),
-        ({"precision": None}, "precision is None; allowed: a Precision"),
+        ({"precision": None}, "precision is None; allowed: Precision"),
     ],
 )
 def test_bad_input(change, message):
