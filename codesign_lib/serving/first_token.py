@@ -32,7 +32,7 @@ LAW_POINTS = 8
 """Lengths up to the first chunk at which a prompt is priced for its quadratic law."""
 
 SMOOTHINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""From equal lengths to equal times: where the search for a slicing begins."""
+"""From equal lengths to equal times, where the search for a slicing begins."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class Served:
 
     @property
     def how(self) -> Mapping[str, object]:
-        """What all its costs share: kernels of an H200, transferred by name."""
+        """What all its costs share, kernels of an H200, transferred by name."""
         return MappingProxyType(dict(precision=BLOCK_FP8, engine=ENGINE, transfer_from="h200_sxm"))
 
 

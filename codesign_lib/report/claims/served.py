@@ -19,7 +19,7 @@ from codesign_lib.specs.published import Claim
 
 ROWS = "public serving runs in aiconfigurator-core 0.12.0, systems/silicon_sample.csv"
 BATCHES = np.unique(np.round(2 ** (np.arange(105) / 8))).astype(int)
-"""Requests at once, eight a doubling up to 8,192: a frontier is read at its points, so they must be close."""
+"""Requests at once, eight a doubling up to 8,192. A frontier is read at its points, so they must be close."""
 FP4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
 FP8 = Precision(weights="fp8", activations="fp8", kv="fp8")
 FP8_BLOCK = Precision(weights="fp8_block", activations="fp8_block", kv="fp8")
