@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import measured
@@ -74,3 +74,19 @@ def replace_rows(kernels: set[str], rows: list[dict]) -> None:
     order = ("gemm", "moe_layer")  # linear layers first
     together = sorted(kept + rows, key=lambda r: r["kernel"] not in order)
     write(path, "Fitted numbers a chip, engine, format and kernel, with held-out errors", together)
+
+
+def draw(draws: Sequence[Callable], text: Callable, *, tool: str, argv: Sequence[str]) -> int:
+    """Writes ``data/NAME.csv`` for each function NAME that draws rows; with ``--check`` counts those that differ."""
+    different = 0
+    for one in draws:
+        path, rows = DATA / f"{one.__name__}.csv", one()
+        drawn = text(rows, one)
+        if "--check" not in argv:
+            path.write_text(drawn, encoding="utf-8")
+            print(f"wrote {path.name}: {len(rows)} rows, {len(drawn) / 1e3:.0f} kB")
+            continue
+        same = path.exists() and path.read_text(encoding="utf-8") == drawn
+        different += not same
+        print(f"{path.name}: {'as drawn' if same else f'differs from what tools/{tool}.py draws'}")
+    return int(different > 0)

@@ -77,18 +77,7 @@ def text(rows: pd.DataFrame, draw) -> str:
 
 
 def main(argv: list[str]) -> int:
-    different = 0
-    for draw in (serving_sample, llama_70b_tpot, frontier_points):
-        path, rows = fitting.DATA / f"{draw.__name__}.csv", draw()
-        drawn = text(rows, draw)
-        if "--check" not in argv:
-            path.write_text(drawn, encoding="utf-8")
-            print(f"wrote {path.name}: {len(rows)} rows, {len(drawn) / 1e3:.0f} kB")
-            continue
-        same = path.exists() and path.read_text(encoding="utf-8") == drawn
-        different += not same
-        print(f"{path.name}: {'as drawn' if same else 'differs from what tools/sample_serving.py draws'}")
-    return int(different > 0)
+    return fitting.draw((serving_sample, llama_70b_tpot, frontier_points), text, tool="sample_serving", argv=argv)
 
 
 if __name__ == "__main__":

@@ -118,19 +118,7 @@ def text(rows: pd.DataFrame, draw: Callable) -> str:
 
 
 def main(argv: list[str]) -> int:
-    different = 0
-    for draw in DRAWN:
-        path = fitting.DATA / f"{draw.__name__}.csv"
-        rows = draw()
-        drawn = text(rows, draw)
-        if "--check" not in argv:
-            path.write_text(drawn, encoding="utf-8")
-            print(f"wrote {path.name}: {len(rows)} rows, {len(drawn) / 1e3:.0f} kB")
-            continue
-        same = path.exists() and path.read_text(encoding="utf-8") == drawn
-        different += not same
-        print(f"{path.name}: {'as drawn' if same else 'differs from what tools/samples.py draws'}")
-    return int(different > 0)
+    return fitting.draw(DRAWN, text, tool="samples", argv=argv)
 
 
 if __name__ == "__main__":

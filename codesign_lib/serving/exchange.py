@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost import calibration, collectives
 from codesign_lib.cost.ops import moe
+from codesign_lib.serving.helix import STATISTICS_BYTES
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import BF16, Format
 from codesign_lib.specs.hardware import Chip
@@ -40,8 +41,6 @@ ONE_SIDED = ("gb200", "gb300", "b200_sxm", "b300_sxm")
 ONE_SIDED_EP = (8, 16, 32, 64)
 RACK_NUMBERS = {"gb200": "gb300"}
 """Whose multi-node all-reduce stands for that of a rack which nobody measured but has the same links."""
-LSE_BYTES = 8
-"""Bytes a head and token that go with its partial output, maximum and sum of the softmax in FP32."""
 _VECTOR = BF16.bytes_per_element
 
 
@@ -100,7 +99,7 @@ def merge_s(n_sequences: ArrayLike, n_heads: ArrayLike, d_value: float, *, layou
     >>> float(merge_s(8, 16, 128, layout=Layout(tp_attention=8, tp_ffn=8), on=gb200))     # nothing to merge
     0.0
     """
-    payload = n_sequences * n_heads * (_VECTOR * d_value + LSE_BYTES)
+    payload = n_sequences * n_heads * (_VECTOR * d_value + STATISTICS_BYTES)
     return on.all_to_all_s(payload, layout.kvp)
 
 
