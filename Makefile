@@ -14,7 +14,7 @@ SETTINGS := _config.yml _toc.yml jupytext.toml
 
 PYTEST  := $(BIN)/python -m pytest
 # --dist loadscope: one notebook stays in one process
-NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/nbval_sanitize.cfg
+NBVAL   := -p tests.nbval_kernels --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/nbval_sanitize.cfg
 # pages that are no longer written must not stay for links to find
 JUPYTER_BOOK := rm -rf $(SITE) && PYTHONPATH= $(BIN)/jupyter-book build . --all -n -W --keep-going
 
