@@ -127,6 +127,9 @@ def main(argv: tuple[str, ...] = ()) -> int:
         "batch >= 128": rows.n_batch >= 128, "format stated": rows.stated, "format not stated": ~rows.stated,
     }  # fmt: skip
     errors = list(validation.judge("dense", "all", "all", "all", ours, rows.tpot_s, regimes))
+    shorter = ours_s(silicon.at_mean_lengths(rows))
+    groups = {x: regimes[x] for x in ("all", "fitted: llama_3_1")}
+    errors += validation.judge("dense, lengths at their mean", "all", "all", "all", shorter, rows.tpot_s, groups)
     bound = ours_s(rows, roofline_s)
     errors += validation.judge("roofline", "all", "all", "all", bound, rows.tpot_s, {"all": llama | True})
     parts = fits.parts(rows)

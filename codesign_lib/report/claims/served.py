@@ -77,13 +77,20 @@ def llama_70b() -> Iterator[Pair]:
                 yield measured(key, what, measured_tpot_s(*case), "s", ROWS, partial(tpot_s, *case))
 
 
-def measured_tpot_s(chip: str, fmt: str, tp: int, b: int) -> float:
-    """Measured, from ``data/llama_70b_tpot.csv``."""
-    rows = published.table("llama_70b_tpot").where(chip=chip, fmt=fmt, tp=float(tp), n_batch=float(b))
-    return float(rows["tpot_s"][0])
+def measured_tpot_s(
+    chip: str, fmt: str, tp: int, b: int, n_input: int = 1024, n_output: int = 1024, *, column: str = "tpot_s"
+) -> float:
+    """Measured, from ``data/llama_70b_tpot.csv``; ``column`` may be ``ttft_s``.
+
+    >>> measured_tpot_s("b200_sxm", "nvfp4", 4, 4, column="ttft_s") > 0.17         # prompts gather below TP 8
+    True
+    """
+    case = dict(tp=tp, n_batch=b, n_input=n_input, n_output=n_output)
+    rows = published.table("llama_70b_tpot").where(chip=chip, fmt=fmt, **{k: float(x) for k, x in case.items()})
+    return float(rows[column][0])
 
 
-def tpot_s(chip: str, fmt: str, tp: int, b: int) -> float:
+def tpot_s(chip: str, fmt: str, tp: int, b: int, n_input: int = 1024, n_output: int = 1024) -> float:
     """Ours for the same.
 
     >>> case = ("b200_sxm", "nvfp4", 8, 4)
@@ -91,7 +98,7 @@ def tpot_s(chip: str, fmt: str, tp: int, b: int) -> float:
     True
     """
     mix, layout = {"nvfp4": FP4, "fp8": FP8}[fmt], Layout(tp_attention=tp, tp_ffn=tp)
-    how = dict(layout=layout, batch=b, n_input=1024, n_output=1024, precision=mix)
+    how = dict(layout=layout, batch=b, n_input=n_input, n_output=n_output, precision=mix)
     return float(aggregated("llama_3_1_70b", chip, **how).tpot_s)
 
 

@@ -32,8 +32,14 @@ MLPERF = "MLPerf Inference v5.1 results (github.com/mlcommons/inference_results_
 RATIOS = {
     "fp4_fp8": ("NVFP4 over FP8, B200, TP 8, 4 requests", ("b200_sxm", "nvfp4", 8, 4), ("b200_sxm", "fp8", 8, 4)),
 } | {
-    f"tp8_tp4/{chip}/c{b}": (f"TP 8 over TP 4, {chip} {fmt}, {b} requests", (chip, fmt, 8, b), (chip, fmt, 4, b))
-    for chip, fmt, b in (("b200_sxm", "nvfp4", 64), ("b200_sxm", "nvfp4", 128), ("h200_sxm", "fp8", 128))
+    f"tp8_tp4/{chip.removesuffix('_sxm')}/{n_in}_{n_out}/c{b}": (
+        f"TP 8 over TP 4, {name}, {b} requests, {n_in:,} in and {n_out:,} out{more}",
+        (chip, fmt, 8, b, n_in, n_out),
+        (chip, fmt, 4, b, n_in, n_out),
+    )
+    for chip, fmt, name in (("b200_sxm", "nvfp4", "B200 NVFP4"), ("h200_sxm", "fp8", "H200 FP8"))
+    for n_in, n_out, more in ((1024, 1024, " (theirs: TP 4 gathers prompts)"), (1024, 8192, ""), (8192, 1024, ""))
+    for b in (64, 128)
 }
 """What, numerator and denominator of ratios between times per output token of Llama-3.1-70B."""
 SWITCHES = {
@@ -49,7 +55,10 @@ SERVED_AT = 50
 
 
 def structure() -> Iterator[Pair]:
-    """Six facts of served systems: what layout leads where, and what scales with what."""
+    """Six facts of served systems: what layout leads where, and what scales with what.
+
+    TP 8 over TP 4 is published with 1,024 in and out, where only TP 8 does not gather prompts: hence three lengths.
+    """
     for (chip, n_input), (value, more) in SWITCHES.items():
         name = chip.removesuffix("_sxm")
         what = f"DeepSeek-R1 in FP8 on 8 {name.upper()}, {n_input:,} in: requests from which attention DP leads{more}"
