@@ -105,7 +105,7 @@ table(designs.chosen(designs.loaded("1K in, 1K out")))
 # Attention data-parallel and experts spread over as many GPUs as fill the batch where throughput counts; tensor parallelism, few GPUs
 # and a small batch where one user counts. How far are served systems from it?
 
-# %%
+# %% tags=["hide-input"]
 ours = np.array([served.at(designs.loaded("1K in, 1K out"), x) for x in rows["interactivity_per_s"]])
 reached, fast = rows["throughput_per_s"] / ours, rows["interactivity_per_s"] > 100
 decoding = 1 - rows["n_prefill_gpus"][fast] / rows["n_gpus"][fast]
@@ -151,7 +151,7 @@ axes[0].set(ylabel="share of a step (%)")
 fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, fontsize=8, loc="outside lower center")
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 shares = {m: structure.regime(m, "long, throughput") for m in titles}
 attention, ffn = ([sum(x[p] for p in of) for x in shares.values()] for of in (["attention"], ["ffn", "experts"]))
 say(
@@ -167,30 +167,32 @@ say(
 #
 # Designs that differ in one thing and share their parameters (and, where depth changes, nearly their cache), decoding alone,
 # 8,192 tokens in. The winner at each goal and its lead over the next; a dash: none is fast enough. Depth and format: 70 B dense;
-# experts and attention: DeepSeek-R1. On H200 eight GPUs, on GB300 up to 72.
+# experts and attention: DeepSeek-R1. On H200 eight GPUs, on GB300 up to 72. Depth is 36 layers of 12,288, 80 of 8,192 or 204 of 5,120; experts
+# are 64 of 8,192, 256 of 2,048 or 512 of 1,024.
 
 # %%
-asked = {"wide or deep": "depth", "experts, many or few": "experts", "MLA, GQA-8 or GQA-1": "attention", "format": "format"}
-table({"question": [q for q in asked for _ in chips], "chip": [c for _ in asked for c in chips.values()]} | {f"at {x}": [designs.winners(asked[q], c)[i] for q in asked for c in chips] for i, x in enumerate(goals)})
+asked = ("depth", "experts", "attention", "format")
+each = [(q, c) for q in asked for c in chips]
+table({"design": [q for q, _ in each], "chip": [chips[c] for _, c in each]} | {f"at {x}": [designs.winners(q, c)[i] for q, c in each] for i, x in enumerate(goals)})
 
 # %% [markdown]
 # **The fourth prediction is wrong**: depth costs throughput at every goal, because every layer brings its own launches,
 # all-reduces and thin tiles, and its price grows as the step shrinks. **The fifth is wrong as well**, in kind: on GB300 the answer flips.
-# Where the batch is large NVFP4 leads by little, as cache and communication do not shrink with the weights; at 100 tokens/s/user and beyond
+# Where the batch is large NVFP4 leads by little, as cache and communication do not shrink with the weights; from 50 tokens/s/user on
 # FP8 leads, because TensorRT-LLM's NVFP4 kernel has one large tile and does not split k ({ref}`study 2 <study-dimensioning>`), and a shard of few
 # columns leaves most SMs idle.
 
-# %%
-fast = {q: designs.throughputs(asked[q], "gb300") for q in asked}
+# %% tags=["hide-input"]
+fast = {q: designs.throughputs(q, "gb300") for q in asked}
 depth, few, kv, form = (list(x.values()) for x in fast.values())
-h200 = {q: list(designs.throughputs(asked[q], "h200_sxm").values()) for q in asked}
+h200 = {q: list(designs.throughputs(q, "h200_sxm").values()) for q in asked}
 one = claims.find("structure/fp4_fp8")
 say(
     f"80 layers give {', '.join(f'{x:.2f}' for x in (depth[1] / depth[0])[:3])} times the tokens of 36 at 20, 50 and 100 tokens/s/user. "
     f"On B200 with TP 8 and four requests a token of Llama-70B takes {one.claim.value:.2f} times as long in NVFP4 as in FP8 where it was "
     f"measured, and {one.ours():.2f} times in ours: the sign is right, the size is not. "
     f"64 experts lead 256 by {', '.join(f'{100 * x:.0f}' for x in few[0] / few[1] - 1)} % on GB300 and by "
-    f"{', '.join(f'{100 * x:.0f}' for x in (h200['experts, many or few'][0] / h200['experts, many or few'][1] - 1)[:3])} % on eight H200."
+    f"{', '.join(f'{100 * x:.0f}' for x in (h200['experts'][0] / h200['experts'][1] - 1)[:3])} % on eight H200."
 )
 
 # %% [markdown]
@@ -213,7 +215,7 @@ axes[0].set(ylabel="throughput (tokens/s/GPU)")
 axes[0].legend(fontsize=8)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 small, large = ({n: x[1] for n, x in designs.throughputs("attention", "gb300", n_input=k).items()} for k in (8192, 1_000_000))
 race = {name: designs.raced("attention", name, "h200_sxm") for name in ("MLA", "GQA-8")}
 point = {name: p[[served.fastest_at(p, 100)]] for name, p in race.items()}
@@ -228,15 +230,15 @@ say(
 # %% [markdown]
 # **The third prediction is wrong.** The cache decides where the batch is large: there MLA leads eight heads by its bytes. Where one user counts
 # the batch is a handful, the cache a small part of what is read, and what is left is a call's own time: MLA has more projections
-# and a kernel that does all its heads on one latent, which on H200 costs more than eight heads do. One key-value head beats or equals both; what it
+# and a kernel that does all its heads on one latent, which on H200 costs more than eight heads do. One key-value head beats both or comes within a few percent; what it
 # costs in accuracy is measured (7 B models with one head lose 3.3 points of MMLU to eight heads, and those 4 to a head each
 # {cite}`deepseek2024v2`), so speed alone does not decide.
 
 # %% [markdown]
 # ## What work does
 #
-# DeepSeek-R1 on GB300 at 50 tokens/s/user or more, by length of prompts and answers. Prices are one source's estimate for a
-# GPU owned by a hyperscaler; that of GB300 was a placeholder in it.
+# DeepSeek-R1 on GB300 at 50 tokens/s/user or more, by length of prompts and answers. Prices are one source's estimate of 3 April 2026
+# for a GPU owned by a hyperscaler; that of GB300 was a placeholder in it. In dollars a million output tokens, and joules each.
 
 # %%
 work = designs.works(50)
@@ -271,7 +273,7 @@ for ax, title in ((left, "DeepSeek-R1, FP8 or NVFP4"), (right, "Llama-3.1-8B, wh
     ax.legend(fontsize=8)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 keep, pruned = np.isin(found.benchmark, designs.SHOWN), designs.pruned_scores("GSM8K", 50)
 second, names = cards.changes("DeepSeek-R1-0528 v2"), found.benchmark[keep]
 least, most = cards.z_range("DeepSeek-R1-0528", "MMLU-Pro")
@@ -329,11 +331,10 @@ tables.errors([*dense, tpot.where(what="dense, lengths at their mean"), *without
 # parallelism as far as they go.
 #
 # The sixth, TP 8 slower than TP 4 from 64 requests on, is published for 1,024 tokens in and out, and is no fact of structure. For these lengths, and below TP 8
-# only, the benchmark's scripts let TensorRT-LLM gather prompts for up to 20 steps {cite}`inferencex`, which keeps them out of the way of decoding and delays the first token:
+# only, the benchmark's scripts let TensorRT-LLM gather prompts for up to 20 steps {cite}`inferencex`, which keeps them out of the way of decoding and delays the first token: the table has the two ratios
+# of first tokens, with 1,024 out and with 8,192.
 
 # %%
-first = {out: [1e3 * served.measured_tpot_s("b200_sxm", "nvfp4", tp, 4, 1024, out, column="ttft_s") for tp in (4, 8)] for out in (1024, 8192)}
-say(" ".join(f"With {out:,} out the first of four requests' tokens takes {tp4:.0f} ms with TP 4 and {tp8:.0f} ms with TP 8 (B200, NVFP4)." for out, (tp4, tp8) in first.items()))
 tables.checks(claims.check("structure") + claims.check("regimes") + claims.check("pruning"))
 
 # %% [markdown]
@@ -359,7 +360,7 @@ tables.summary({topic: claims.check(topic) for topic in ("interactivity", "token
 # ## Design rules
 
 # %% tags=["rule", "hide-input"]
-(wide, deep, _), mla = designs.DESIGNS["depth"], h200["MLA, GQA-8 or GQA-1"]
+(wide, deep, _), mla = designs.DESIGNS["depth"], h200["attention"]
 cache = [f"{x.kv_bytes_per_token('fp8') / 1e3:.0f}" for x in designs.DESIGNS["depth"].values()]
 other = formats.rates(50, engine="trtllm")
 lead = work.throughput / work.aggregated

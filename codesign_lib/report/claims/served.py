@@ -97,9 +97,14 @@ def tpot_s(chip: str, fmt: str, tp: int, b: int, n_input: int = 1024, n_output: 
     >>> bool(0.8 < tpot_s(*case) / measured_tpot_s(*case) < 1.2)
     True
     """
+    return float(llama_70b_served(chip, fmt, tp, b, n_input, n_output).tpot_s)
+
+
+def llama_70b_served(chip: str, fmt: str, tp: int, b: int, n_input: int = 1024, n_output: int = 1024) -> Served:
+    """Llama-3.1-70B as TensorRT-LLM serves ``b`` requests at once."""
     mix, layout = {"nvfp4": FP4, "fp8": FP8}[fmt], Layout(tp_attention=tp, tp_ffn=tp)
     how = dict(layout=layout, batch=b, n_input=n_input, n_output=n_output, precision=mix)
-    return float(aggregated("llama_3_1_70b", chip, **how).tpot_s)
+    return aggregated("llama_3_1_70b", chip, **how)
 
 
 def served() -> Iterator[Pair]:

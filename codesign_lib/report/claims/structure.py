@@ -16,6 +16,7 @@ from codesign_lib.report.claims.served import (
     SGLANG,
     at,
     between,
+    llama_70b_served,
     measured_tpot_s,
     ours_of,
     served_rows,
@@ -67,6 +68,11 @@ def structure() -> Iterator[Pair]:
     for key, (what, one, other) in RATIOS.items():
         value = measured_tpot_s(*one) / measured_tpot_s(*other)
         yield measured(f"structure/{key}", f"TPOT, {what}", value, "×", ROWS, partial(_tpot_ratio, one, other))
+    for n_out, more in ((1024, " (theirs: TP 4 gathers prompts)"), (8192, "")):
+        one, other = (("b200_sxm", "nvfp4", tp, 4, 1024, n_out) for tp in (4, 8))
+        what = f"first token, TP 4 over TP 8, B200 NVFP4, 4 requests, 1,024 in and {n_out:,} out{more}"
+        value = measured_tpot_s(*one, column="ttft_s") / measured_tpot_s(*other, column="ttft_s")
+        yield measured(f"structure/first_token/{n_out}", what, value, "×", ROWS, partial(_ttft_ratio, one, other))
     for tp in (2, 8):
         what = f"TPOT less reading the weights, B200 NVFP4, TP {tp} over TP 1"
         value = _floor(measured_tpot_s, tp) / _floor(measured_tpot_s, 1)
@@ -129,6 +135,10 @@ def switch_concurrency(chip: str, n_input: int) -> float:
 
 def _tpot_ratio(one: tuple, other: tuple) -> float:
     return tpot_s(*one) / tpot_s(*other)
+
+
+def _ttft_ratio(one: tuple, other: tuple) -> float:
+    return float(llama_70b_served(*one).ttft_s / llama_70b_served(*other).ttft_s)
 
 
 def _floor(time_s, tp: int) -> float:
