@@ -339,7 +339,8 @@ tables.checks(claims.check("structure") + claims.check("regimes") + claims.check
 
 # %% [markdown]
 # With the other lengths, where every TP runs alike, TP 8 is the faster one but for one row, and ours agrees within 6 %, except on H200 with 8,192 tokens out:
-# there ours is too fast with TP 8, by most at 128 requests, where our all-reduce is too cheap or the engine's choice of it another.
+# there ours is too fast with TP 8, by most at 128 requests, where our all-reduce turns to two shots. The engine that was measured is older
+# (TensorRT-LLM 1.1 {cite}`inferencex`) than the one whose kernels are ours (1.3), and which all-reduce it took is not told.
 
 # %% [markdown]
 # Every point of the served frontiers, and of Llama-70B's decode times, is on the {ref}`scoreboard <validation>`:
