@@ -14,8 +14,8 @@ Three constants are fitted end to end, none of them a kernel's (``data/serving_o
 thing is stated: a decode step is replayed as a whole (CUDA graph), so the launch that every linear layer's calibrated
 time contains overlaps with the layer before it and is taken off again. Prompts keep it.
 
-They were fitted to Llama-3.1 and are judged on Qwen3-32B, whose rows are all of H100 in BF16 and FP8: of H200, Blackwell
-and NVFP4 nothing is held out but by fits without a chip. Of mixtures of experts nothing was fitted
+They were fitted to Llama-3.1 and are judged on Qwen3-32B, whose rows are all of H100 in BF16 and FP8: of H200,
+Blackwell and NVFP4 nothing is held out but by fits without a chip. Of mixtures of experts nothing was fitted
 (``data/validation/tpot.csv``).
 
 vLLM has no calibrated kernels here; it is given SGLang's and its own overhead.
