@@ -80,7 +80,7 @@ titles = {"deepseek_r1": "DeepSeek-R1", "llama_3_1_405b": "Llama-405B"}
 #
 # Look at how far the solid line runs above the dashed one, and at where the measured points leave it.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Frontiers on GB300 in NVFP4, 1,024 tokens in and out, no decoding instance beyond 72 GPUs. Lines: our model, solid disaggregated, dashed aggregated. Markers: measured disaggregated runs of DeepSeek-R1 (some with multi-token prediction, which the source does not say); for Llama-405B no public point has both rates.", "name": "fig-served-frontiers"}, "image": {"alt": "Two panels on log axes. For DeepSeek-R1 throughput falls from about 8,000 tokens a second and GPU at 20 tokens a second and user to a few hundred at 100 and a few tens at 200. The disaggregated line lies above the aggregated one, most around 60. The slowest measured marker lies above the line, all others below it, most of them beyond 70 tokens a second and user at a quarter to two thirds of it. For Llama-405B throughput falls from 2,000 at 13 to a handful just below 100."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Frontiers on GB300 in NVFP4, 1,024 tokens in and out, no decoding instance beyond 72 GPUs. Lines: our model, solid disaggregated, dashed aggregated. Markers: measured disaggregated runs of DeepSeek-R1 (some with multi-token prediction, which the source does not say); for Llama-405B no public point has both rates.", "name": "fig-served-frontiers"}, "image": {"alt": "Two panels on log axes. For DeepSeek-R1 throughput falls from about 7,000 tokens a second and GPU at 20 tokens a second and user to a few hundred at 100 and a few tens at 200. The disaggregated line lies above the aggregated one, most around 80. The slowest measured marker lies above the line, all others below it, most of them beyond 70 tokens a second and user at a quarter to two thirds of it. For Llama-405B throughput falls from 2,000 at 8 to a handful just below 100."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.0), sharey=True)
 for ax, (model, title) in zip(axes, titles.items(), strict=True):
     for mode, dash in (("disaggregated", "-"), ("aggregated", "--")):
@@ -136,11 +136,11 @@ say(f"The area under the frontier from 20 to 200 tokens/s/user grows by {100 * r
 # The article's Figure 2 has four regimes: short or long context, throughput or latency. Ours are the two ends of each
 # frontier. Look at what fills the bars, and at how little of it any one kernel is in the latency regimes.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Shares of a decode step on GB300 in NVFP4 at the two ends of the frontier, 1,024 and 131,072 tokens in. Bars: our model. Marker: attention's share in the article's worked case, whose model it does not name.", "name": "fig-regimes"}, "image": {"alt": "Two groups of four stacked bars. At long context and throughput attention takes about three quarters of the step for DeepSeek-R1 and two thirds for Llama-405B, and a marker stands at 77 percent. At short context and throughput experts take 40 percent of DeepSeek-R1 and the FFN half of Llama-405B. In the latency regimes projections, FFN, attention, communication and overhead share the step."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Shares of a decode step on GB300 in NVFP4 at the two ends of the frontier, 1,024 and 131,072 tokens in. Bars: our model. Marker: attention's share in the article's worked case, whose model it does not name.", "name": "fig-regimes"}, "image": {"alt": "Two groups of four stacked bars. At long context and throughput attention takes about three quarters of the step for DeepSeek-R1 and 60 percent for Llama-405B, and a marker stands at 77 percent. At short context and throughput experts take a third of DeepSeek-R1 and the FFN a bit more than a third of Llama-405B. In the latency regimes projections, FFN, attention, communication and overhead share the step."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 4.2), sharey=True)
 for ax, (model, title) in zip(axes, titles.items(), strict=True):
     bottom, shares = np.zeros(4), [structure.regime(model, name) for name in structure.REGIMES]
-    for part in ("attention", *(p for p in PARTS if p not in ("attention", "waiting", "head"))):
+    for part in ("attention", *(p for p in PARTS if p != "attention")):
         height = plotting.drawn([100 * x[part] for x in shares])
         ax.bar(range(4), height, bottom=bottom, color=color[part], label=part)
         bottom = plotting.drawn(bottom + height)
@@ -148,7 +148,7 @@ for ax, (model, title) in zip(axes, titles.items(), strict=True):
     ax.set_xticks(range(4), [name.replace(", ", "\n") for name in structure.REGIMES], fontsize=8)
     ax.set(title=title, ylim=(0, 104))
 axes[0].set(ylabel="share of a step (%)")
-fig.legend(*axes[0].get_legend_handles_labels(), ncols=4, fontsize=8, loc="outside lower center")
+fig.legend(*axes[0].get_legend_handles_labels(), ncols=5, fontsize=8, loc="outside lower center")
 plt.show()
 
 # %% tags=["hide-input"]
@@ -203,7 +203,7 @@ say(
 # Why does the answer on attention flip? Look at where the lines cross, and at the context.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "DeepSeek-R1 with three attentions of equal parameters, decoding alone: one latent (MLA), eight key-value heads (GQA-8), one (GQA-1). Lines: our model. Left and middle 8,192 tokens of context, right a million.", "name": "fig-attention"}, "image": {"alt": "Three panels on log axes. On GB300 at 8,192 tokens GQA-1 lies highest, MLA in the middle and GQA-8 lowest until the lines meet near 100 tokens a second. On H200 MLA falls below GQA-8 beyond about 40 tokens a second. On GB300 at a million tokens GQA-1 lies about three times above MLA and MLA about twice above GQA-8."}}
-fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.6))
+fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.6), sharey=True)
 for ax, (chip, n) in zip(axes, (("gb300", 8192), ("h200_sxm", 8192), ("gb300", 1_000_000)), strict=True):
     for shade, dash, name in zip(plotting.SERIES, ("-", "--", ":"), designs.DESIGNS["attention"], strict=False):
         found = designs.raced("attention", name, chip, n_input=n)
@@ -362,13 +362,13 @@ tables.summary({topic: claims.check(topic) for topic in ("interactivity", "token
 
 # %% tags=["rule", "hide-input"]
 (wide, deep, _), mla = designs.DESIGNS["depth"], h200["attention"]
-cache = [f"{x.kv_bytes_per_token('fp8') / 1e3:.0f}" for x in designs.DESIGNS["depth"].values()]
+cache, size = zip(*((f"{x.kv_bytes_per_token('fp8') / 1e3:.0f}", f"{x.n_params / 1e9:.0f}") for x in designs.DESIGNS["depth"].values()), strict=True)
 other = formats.rates(50, engine="trtllm")
 lead = work.throughput / work.aggregated
 say("\n\n".join([
     "**Rule 6.1.** If users are to see more than 50 tokens/s, then make the model wide and shallow within what accuracy allows, because "
     f"{wide} give {depth[0][1] / depth[1][1]:.2f} times the tokens of {deep} at that goal and "
-    f"{depth[0][2] / depth[1][2]:.2f} times at 100, parameters equal and {cache[0]} against {cache[1]} kB of cache a token. By our model.",
+    f"{depth[0][2] / depth[1][2]:.2f} times at 100, {size[0]} against {size[1]} B parameters and {cache[0]} against {cache[1]} kB of cache a token. By our model.",
     "**Rule 6.2.** If batches are large or contexts long, then a latent cache beats eight key-value heads, because its bytes decide "
     f"({kv[0][1] / kv[1][1]:.2f} times the tokens on GB300 at 50 tokens/s/user, {large['MLA'] / large['GQA-8']:.2f} times at a million "
     f"tokens); on eight H200 it is {mla[0][0] / mla[1][0]:.2f} times at 20 and {mla[0][2] / mla[1][2]:.2f} times at 100, where a call's "

@@ -31,13 +31,14 @@ def test_the_formula():
     assert s.tpot_s == pytest.approx(step + 15 / 512 * prompt)
     assert s.held_up_s == pytest.approx(15 / 512 * prompt)
     assert s.ttft_s == pytest.approx(prompt + step)
-    assert s.request_per_s == pytest.approx(16 / (s.ttft_s + 511 * s.tpot_s))
+    assert s.request_per_s == pytest.approx(16 / (16 * prompt + 512 * step))
     assert s.interactivity_per_s == 1 / s.tpot_s
 
 
 def test_little_s_law_and_the_two_stages_of_a_pipeline():
     s = serve(layout=Layout(tp_attention=2, tp_ffn=2, pp=2), batch=[2, 32])
-    in_flight = s.request_per_s * (s.ttft_s + 511 * s.tpot_s)
+    waiting_s = s.held_up_s  # for one step in 512, before the first token
+    in_flight = s.request_per_s * (waiting_s + s.ttft_s + 511 * s.tpot_s)
     assert in_flight == pytest.approx([2, 32])
     assert s.held_up_s[1] == pytest.approx(31 / 512 * s.prompt_s[1] / 2)
 
@@ -54,6 +55,21 @@ def test_longer_prompts_and_fuller_batches_are_slower():
     assert s.tpot_s.shape == (4, 3)
     assert (np.diff(s.tpot_s, axis=0) > 0).all() and (np.diff(s.tpot_s[1:], axis=1) > 0).all()
     assert (np.diff(s.request_per_s[:3], axis=0) > 0).all()
+
+
+@pytest.mark.parametrize("n_output", [1, 2, 8, 128, 1024])
+def test_a_replica_is_busy_all_the_time_and_no_more(n_output):
+    """Prompts and steps that a second's requests need take a second, however short the answers are."""
+    s = serve(layout=Layout(dp=4, tp_ffn=4), batch=64, n_output=n_output)
+    steps = n_output / 16  # sixteen sequences share one
+    assert s.request_per_s / 4 * (s.prompt_s + steps * s.step.step_s) == pytest.approx(1)
+
+
+def test_launches_of_routed_experts_are_not_hidden():
+    mix = Precision(weights="nvfp4", activations="nvfp4", kv="fp8")
+    found = end_to_end.launches_s("qwen3_235b_a22b", "gb300", mix)
+    # all FFNs are of routed experts: what is left is a router in each of 94 layers, in BF16 like the head
+    assert found["ffn"] == pytest.approx(94 * found["head"]) and found["head"] > 0
 
 
 def test_engines_differ_by_their_overhead():
@@ -87,6 +103,15 @@ class TestDrafts:
     def test_refusals(self, d, a):
         with pytest.raises(ValueError, match="allowed: 0 to 1, and whole"):
             tokens_a_step(d, a)
+
+    def test_the_first_token_takes_a_whole_step(self):
+        s = serve(n_draft=3, acceptance=0.9)
+        assert s.ttft_s == pytest.approx(float(s.prompt_s + s.step.step_s))
+
+    @pytest.mark.parametrize("draft_s", [-1.0, np.inf, np.nan])
+    def test_the_drafter_takes_a_time(self, draft_s):
+        with pytest.raises(ValueError, match=r"draft_s is .*; allowed: (finite|real) numbers"):
+            serve(n_draft=1, acceptance=0.5, draft_s=draft_s)
 
 
 def test_interactivity_is_one_over_tpot():

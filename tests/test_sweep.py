@@ -4,9 +4,11 @@ import csv
 import itertools
 import re
 import signal
+import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,7 +191,7 @@ class TestDisaggregated:
     def test_of_equal_rates_the_smaller_instance_reads(self):
         pool = pools.prefill_pool(
             models.MODELS["deepseek_r1"], hardware.chip("gb300"), n_chips=[4, 8, 72], n_input=1024, precision=FP4,
-            engine="sglang",
+            engine="sglang", routing="skewed",
         )  # fmt: skip
         gpus, rate = np.asarray(pool.layout.n_gpus), pool.prompts_per_s
         most = {n: rate[gpus == n].max() for n in (4, 72)}
@@ -234,6 +236,53 @@ class TestDisaggregated:
         with pytest.raises(ValueError, match="no scale_out_bytes_per_s"):
             pools.transfer_s(r1, hardware.chip("mi300x"), n_input=8192, precision=FP8, n_from=8, n_to=8)
 
+    def test_the_first_token_is_the_prompt_the_transfer_and_a_whole_step(self):
+        """Also with drafts, where a step makes several tokens. Who reads is told by its own axes."""
+        of, chip, how = models.MODELS["qwen3_235b_a22b"], hardware.chip("gb300"), dict(n_draft=3, acceptance=0.8)
+        found = sweep(modes=["disaggregated"], keep="all", workload=replace(LOAD, ttft_limit_s=0.05), **how)
+        pool = pools.prefill_pool(of, chip, n_chips=[4, 8], n_input=2048, precision=FP4, engine="sglang")
+        assert (found["prefill_dp"] != found["prefill_ep"]).any()
+        for i in range(0, len(found), 29):
+            at = np.ones(len(pool.ttft_s), bool)
+            for axis in ("tp_attention", "dp", "ep", "pp"):
+                at &= np.asarray(getattr(pool.layout, axis)) == found[f"prefill_{axis}"][i]
+            at = int(np.flatnonzero(at & (pool.n_chunks == found["prefill_n_chunks"][i]))[0])
+            n_from, n_to = int(np.asarray(pool.layout.n_gpus)[at]), int(found["n_gpus"][i])
+            sent = pools.transfer_s(of, chip, n_input=2048, precision=FP4, n_from=n_from, n_to=n_to)
+            step = sum(found[f"{part}_s"][i] for part in PARTS)
+            assert found["ttft_s"][i] == pytest.approx(float(pool.ttft_s[at] + sent + step))
+            assert found["tpot_s"][i] == pytest.approx(step / end_to_end.tokens_a_step(3, 0.8))
+
+    def test_states_are_sent_with_the_cache(self):
+        of, chip = models.MODELS["jamba_1_5_mini"], hardware.chip("gb300")
+        took = pools.transfer_s(of, chip, n_input=1024, precision=FP4, n_from=8, n_to=8)
+        size = models.kv_bytes(of, 1024, "fp8") + models.state_bytes(of, "fp8")
+        assert models.state_bytes(of, "fp8") > 0 and took == pytest.approx(float(size / 8 / chip.link_bytes_per_s))
+
+    def test_a_reader_holds_a_prompt_a_replica_and_stage(self):
+        """Prompts so long that few fit: each stage of each replica holds one, and its activations."""
+        of, chip = models.MODELS["llama_3_1_405b"], hardware.chip("h200_sxm")
+        mix = Precision(weights="fp8", activations="fp8", kv="bf16")
+        found = pools.reading_layouts(of, chip, n_chips=[8, 16], n_input=524_288, precision=mix)
+        every = layouts([8, 16], of, precision=mix)
+        fits = [
+            bool(memory.memory(of, chip, layout=x, batch=x.dp * x.pp, n_context=524_288, n_step_tokens=524_288,
+                               precision=mix).fits)
+            for x in (every[i] for i in range(len(every))) if x.kvp == 1
+        ]  # fmt: skip
+        one = [
+            bool(memory.memory(of, chip, layout=x, batch=x.dp, n_context=524_288, n_step_tokens=524_288,
+                               precision=mix).fits)
+            for x in (every[i] for i in range(len(every))) if x.kvp == 1
+        ]  # fmt: skip
+        assert len(found) == sum(fits) < sum(one) < len(one)
+
+    def test_another_size_makes_it_worse_by_no_more_than_the_tie(self):
+        how = dict(precisions={"fp4": FP4}, modes=["disaggregated"], routing="skewed")
+        few, more = (sweep("deepseek_r1", n_chips=n, **how) for n in ([72], [4, 72]))
+        for x, y in zip(few["interactivity_per_s"], few["throughput_per_s"], strict=True):
+            assert more["throughput_per_s"][more["interactivity_per_s"] >= x].max() >= (1 - pools.AS_GOOD) * y
+
     def test_a_shorter_prompt_is_read_by_fewer(self):
         few, many = (
             sweep(modes=["disaggregated"], workload=Workload(n_input=n, n_output=512, n_concurrent=64), keep="all")
@@ -261,6 +310,11 @@ def test_decoding_alone_is_the_most_with_drafts_too():
     decoded = split["throughput_per_s"] / (1 - split["prefill_fraction"])
     assert decoded == pytest.approx(alone["throughput_per_s"])
     assert (alone["throughput_per_s"] > split["throughput_per_s"]).all()
+
+
+def test_the_drafter_s_time_is_counted():
+    free, paid = (sweep(n_draft=3, acceptance=0.8, draft_s=s, keep="all") for s in (0.0, 1e-3))
+    assert paid["tpot_s"] - free["tpot_s"] == pytest.approx(1e-3 / end_to_end.tokens_a_step(3, 0.8))
 
 
 def test_drafts_are_a_column():
@@ -366,15 +420,47 @@ def test_an_interruption_keeps_what_is_done(monkeypatch):
         return real(b)
 
     monkeypatch.setattr(frontier, "points_of", once)
-    found = sweep(precisions={"fp4": FP4, "fp8": FP8})
-    assert not found.complete and set(found["precision"].tolist()) == {"fp4"}
-    calls.append(None)
-    with pytest.raises(KeyboardInterrupt):
-        sweep()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        found = sweep(precisions={"fp4": FP4, "fp8": FP8})
+        assert not found.complete and set(found["precision"].tolist()) == {"fp4"}
+        calls.append(None)
+        with pytest.raises(KeyboardInterrupt):
+            sweep()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def test_a_bar_is_shown_where_asked_for():
+def test_a_bar_is_shown_where_asked_for(monkeypatch):
+    shown = []
+
+    def bar(points, *, total, **_):
+        for i, done in enumerate(points, 1):
+            shown.append((i, total))
+            yield done
+
+    monkeypatch.setitem(sys.modules, "tqdm.auto", SimpleNamespace(tqdm=bar))
+    mixes = {"fp4": FP4, "fp8": FP8}
+    assert same(sweep(progress=True, precisions=mixes), sweep(precisions=mixes))
+    assert shown == [(1, 2), (2, 2)]
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)  # not installed
     assert same(sweep(progress=True), sweep())
+
+
+def test_what_is_refused_cancels_the_rest():
+    class Waits(Here):
+        left = None
+
+        def submit(self, work, *args):
+            if self.n == 2:
+                self.left = Future()
+                return self.left
+            return super().submit(work, *args)
+
+    executor = Waits(ValueError("hand made"))
+    with pytest.raises(ValueError, match="hand made"):
+        sweep(precisions=MIXES, executor=executor)
+    assert executor.left.cancelled()
 
 
 def named_number(refused, pattern: str) -> float:
@@ -447,6 +533,14 @@ class TestRefusals:
             (dict(chip="h200_sxm"), "H200 SXM has no nvfp4 peak"),
             (dict(n_chips=997), "does not divide over"),
             (dict(n_draft=1, acceptance=1.5), "allowed: 0 to 1"),
+            (dict(n_draft=[]), "n_draft is empty; allowed: one number, or several"),
+            (dict(n_draft=1, acceptance=[0.5, 0.6]), r"acceptance is \[0.5, 0.6\]; allowed: one number"),
+            (dict(draft_s=-1.0), "draft_s is -1.0; allowed: finite numbers of at least 0"),
+            (dict(draft_s=[0.0]), r"draft_s is \[0.0\]; allowed: one number"),
+            (dict(modes=(m for m in ["decode"])), "modes is <generator.*; allowed: a sequence of"),
+            (dict(workload=None), "workload is None; allowed: a Workload"),
+            (dict(workload=Workload(n_input=1, n_output=1, n_concurrent=[])), "workload.n_concurrent is empty"),
+            (dict(precisions={1: FP4, "1": FP8}), r"precisions has the names \[1, '1'\]; allowed: texts"),
         ],
     )
     def test_wrong_input(self, change, message):
@@ -462,6 +556,13 @@ class TestPoints:
         assert len(rows) == len(found)
         assert float(rows[0]["tpot_s"]) == pytest.approx(found["tpot_s"][0])
         assert found.row(0)["batch"] == int(found["batch"][0])
+        unnamed = sweep(precisions=FP4)  # the name it is given holds a comma
+        unnamed.to_csv(tmp_path / "y.csv")
+        rows = list(csv.DictReader((tmp_path / "y.csv").open()))
+        assert rows[0]["precision"] == "nvfp4, KV fp8" and rows[0]["mode"] == "aggregated"
+        assert [float(row["tpot_s"]) for row in rows] == pytest.approx(unnamed["tpot_s"].tolist())
+        with pytest.raises(ValueError, match="best: there are no points; allowed: at least one"):
+            frontier.best(found[found["batch"] < 0], under=LOAD)
         with pytest.raises(ValueError, match=r"no column 'tpot'; it has precision, mode"):
             found["tpot"]
         with pytest.raises(ValueError, match="one axis, of equal length"):

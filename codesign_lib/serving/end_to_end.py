@@ -7,7 +7,7 @@ pp-th of it):
 
 .. math:: \text{TPOT} = t_d + \frac{B/\text{dp} - 1}{N}\,\frac{t_p}{\text{pp}}, \qquad
           \text{TTFT} \ge t_p + t_d, \qquad
-          X = \frac{B}{\text{TTFT} + (N - 1)\,\text{TPOT}} \text{ requests a second}
+          X = \frac{B}{t_p + (B/\text{dp} - 1)\,t_p/\text{pp} + N\,t_d} \text{ requests a second}
 
 Three constants are fitted end to end, none of them a kernel's (``data/serving_overhead.csv``; only
 ``tools/calibrate_tpot.py`` fits): seconds of the host a step, more of them in vLLM, and seconds a running sequence. One
@@ -19,6 +19,9 @@ Blackwell and NVFP4 nothing is held out but by fits without a chip. Of mixtures 
 (``data/validation/tpot.csv``).
 
 vLLM has no calibrated kernels here; it is given SGLang's and its own overhead.
+
+In the life of a sequence, N tokens and its own prompt, every other prompt of its replica is read once: X pays for all
+of them, also where answers are short. 1/N of them delay the first step, which is waiting and no part of TTFT here.
 
 Ignored: queueing. A time to first token under load is the queue's, not the kernels': ``ttft_s`` is the least it can
 be, and nothing is claimed of it. Chunks of a prompt that ride along with decoding are priced as if they came between
@@ -227,13 +230,14 @@ def served(
 ) -> Served:
     """What comes of a decode step and a prompt whose seconds are known: the second half of :py:func:`aggregated`."""
     b, n_out = whole("served", batch=batch, n_output=n_output)
-    (prompt,) = not_negative("served", prompt_s=prompt_s)
+    prompt, drafter = not_negative("served", prompt_s=prompt_s, draft_s=draft_s)
     dp, pp = (np.asarray(x, np.float64) for x in (layout.dp, layout.pp))
     made = tokens_a_step(n_draft, acceptance)
-    token_s = (step.step_s + draft_s) / made
-    held_up = np.maximum(b / dp - 1, 0) / n_out * prompt / pp
+    token_s = (step.step_s + drafter) / made
+    others = np.maximum(b / dp - 1, 0) * prompt / pp  # in the life of a sequence every other one begins once
+    held_up = others / n_out
     tpot, ttft = token_s + held_up, prompt + step.step_s
-    requests = b / (ttft + (n_out - 1) * tpot)
+    requests = b / (ttft + others + (n_out - 1) * token_s)
     shape = np.broadcast_shapes(tpot.shape, requests.shape)
     spread = (np.broadcast_to(x, shape)[()] for x in (prompt, held_up, tpot, ttft, requests))
     names = ("prompt_s", "held_up_s", "tpot_s", "ttft_s", "request_per_s")

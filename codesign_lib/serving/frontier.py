@@ -16,7 +16,7 @@ are left out here too. Ratios between points are safer than points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 from functools import partial
@@ -94,6 +94,8 @@ def best(points: Points, *, under: Workload) -> int:
     >>> best(p, under=Workload(n_input=1, n_output=1, n_concurrent=1, tpot_limit_s=0.015))
     0
     """
+    if not len(points):
+        raise ValueError("best: there are no points; allowed: at least one")
     late = points["ttft_s"] > (np.inf if under.ttft_limit_s is None else under.ttft_limit_s)
     if late.any() and (points.kept != "all" or "disaggregated" in points.columns.get("mode", late)[late].tolist()):
         raise ValueError(
@@ -131,10 +133,12 @@ def sweep(
 
     ``workload.n_concurrent`` are the batches; its lengths are single numbers. ``precisions`` by name. ``keep``: the
     ``frontier`` of every format mix, mode and draft length (so each can be compared with each), or ``all`` points that
-    fit. Work is done in blocks of ``BLOCK_POINTS``, reduced at once, so memory stays bounded; ``executor``, any of
+    fit. Another size or batch never makes a frontier worse, but that of disaggregated points by up to 1 %: of readers
+    that are as good the smallest is taken (:py:mod:`codesign_lib.serving.pools`).
+    Work is done in blocks of ``BLOCK_POINTS``, reduced at once, so memory stays bounded; ``executor``, any of
     ``concurrent.futures``, takes the blocks, and a block whose worker died is computed here, whatever the executor
-    calls it. ``progress`` shows a bar
-    where tqdm is installed. An interruption returns what was done, with ``complete=False``.
+    calls it. ``progress`` shows a bar where tqdm is installed. An interruption returns what was done, with
+    ``complete=False``.
 
     Raises ValueError where nothing fits or nothing keeps the limits, with the nearest choice that would, and as the
     modules below do.
@@ -146,7 +150,7 @@ def sweep(
     (90, True)
     """
     of, c, mixes = as_model(model), as_chip(chip), _by_name(precisions)
-    _check(workload, modes, keep, executor)
+    _check(workload, modes, keep, executor, n_draft=n_draft, acceptance=acceptance, draft_s=draft_s)
     how = dict(model=of, chip=c, workload=workload, engine=engine, routing=routing, acceptance=acceptance,
                draft_s=draft_s)  # fmt: skip
     tasks = [t for name, mix in mixes.items() for t in _tasks(how, n_chips, name, mix, modes, np.atleast_1d(n_draft))]
@@ -170,17 +174,27 @@ def _by_name(precisions: Precision | Mapping[str, Precision]) -> dict[str, Preci
         return {f"{precisions.weights.name}, KV {precisions.kv.name}": precisions}
     if not isinstance(precisions, Mapping) or not precisions:
         raise ValueError(f"sweep: precisions is {precisions!r:.60}; allowed: a Precision, or several in a dict by name")
-    return {str(name): as_precision(f"sweep: precisions[{name!r}]", mix) for name, mix in precisions.items()}
+    if not all(isinstance(name, str) for name in precisions):
+        raise ValueError(f"sweep: precisions has the names {list(precisions)!r:.60}; allowed: texts")
+    return {name: as_precision(f"sweep: precisions[{name!r}]", mix) for name, mix in precisions.items()}
 
 
-def _check(workload: Workload, modes: Sequence[str], keep: str, executor: Executor | None) -> None:
+def _check(workload: Workload, modes: Sequence[str], keep: str, executor: Executor | None, **drafts: ArrayLike) -> None:
+    if not isinstance(workload, Workload):
+        raise ValueError(f"sweep: workload is {workload!r:.60}; allowed: a Workload")
+    for name, value in (("workload.n_concurrent", workload.n_concurrent), ("n_draft", drafts["n_draft"])):
+        if not np.size(value):
+            raise ValueError(f"sweep: {name} is empty; allowed: one number, or several")
+    for name in ("acceptance", "draft_s"):
+        if np.ndim(drafts[name]):
+            raise ValueError(f"sweep: {name} is {drafts[name]!r:.60}; allowed: one number")
     for name in ("n_input", "n_output", "ttft_limit_s", "tpot_limit_s"):
         if np.ndim(getattr(workload, name)):
             raise ValueError(
                 f"sweep: workload.{name} is an array; allowed: one number, only n_concurrent may be several"
             )
-    if isinstance(modes, str) or not modes or set(modes) - set(MODES):
-        raise ValueError(f"sweep: modes is {modes!r}; allowed: a sequence of {', '.join(MODES)}")
+    if isinstance(modes, str) or not isinstance(modes, Collection) or not modes or set(modes) - set(MODES):
+        raise ValueError(f"sweep: modes is {modes!r:.60}; allowed: a sequence of {', '.join(MODES)}")
     if keep not in ("frontier", "all"):
         raise ValueError(f"sweep: keep is {keep!r}; allowed: frontier, all")
     if executor is not None and not hasattr(executor, "submit"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import os
 from collections.abc import Iterable, Mapping
@@ -104,11 +105,10 @@ class Points:
         return pandas.DataFrame(dict(self.columns))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write every row, numbers with 9 significant digits."""
+        """Write every row, numbers with 9 significant digits, names that hold a comma in quotes."""
         cells = [[f"{x:.9g}" if c.dtype.kind == "f" else str(x) for x in c.tolist()] for c in self.columns.values()]
-        lines = [",".join(self.columns), *(",".join(row) for row in zip(*cells, strict=True))]
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write("\n".join(lines) + "\n")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([list(self.columns), *zip(*cells, strict=True)])
 
 
 def joined(parts: Iterable[Points], *, complete: bool = True) -> Points:

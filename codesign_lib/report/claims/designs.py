@@ -90,8 +90,8 @@ DESIGNS: Mapping[str, Mapping[str, Model]] = MappingProxyType(
         "format": dict.fromkeys(FORMAT_MIXES, models.MODELS["llama_3_1_70b"]),
     }
 )
-"""Designs by question, with the same parameters within 1.5 %. For depth Llama-70B's, with key-value heads that keep
-the cache within 30 %; for experts and attention DeepSeek-R1's; for formats Llama-70B in three."""
+"""Designs by question, with the parameters of the model they vary within 2 %: for depth Llama-70B, with key-value heads
+that keep the cache within 30 %; for experts and attention DeepSeek-R1; for formats Llama-70B in three."""
 
 
 @cache
