@@ -516,6 +516,15 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"tpot_limit_s of at least \S+ with ttft_limit_s 0.5, or a longer tpot"):
             sweep(workload=load)
 
+    @pytest.mark.parametrize("mode", frontier.MODES)
+    def test_both_limits_where_neither_alone_helps(self, mode):
+        load = Workload(n_input=2048, n_output=512, n_concurrent=[8, 64], ttft_limit_s=1e-5, tpot_limit_s=1e-5)
+        with pytest.raises(ValueError, match=r"allowed: both longer: tpot_limit_s .* and ttft_limit_s .*, each") as no:
+            sweep(workload=load, modes=[mode])
+        for limit, other in (("tpot_limit_s", "ttft_limit_s"), ("ttft_limit_s", "tpot_limit_s")):
+            least = named_number(no, f"{limit} of at least ([0-9.]+)")
+            assert len(sweep(workload=replace(load, **{limit: least, other: None}), modes=[mode]))
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
