@@ -153,10 +153,10 @@ class TestRefusals:
 
 def test_working_memory():
     pytest.importorskip("numba", reason="numba is not installed")
-    x = np.ones((2048, 4096), np.float32)
+    x = np.ones((4096, 4096), np.float32)
     compiled.quantise(x[:16])
     tracemalloc.start()
     q = compiled.quantise(x)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak - q.packed.nbytes - q.scales.nbytes <= 0.15 * x.nbytes
+    assert peak - q.packed.nbytes - q.scales.nbytes <= 0.1 * x.nbytes

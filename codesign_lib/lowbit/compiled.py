@@ -26,8 +26,6 @@ _F32_MAX = np.finfo(np.float32).max
 def quantise(x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax: float | None = None) -> Quantised:
     """:py:func:`codesign_lib.lowbit.nvfp4.quantise`, compiled: the same arguments, refusals and bits, every variant.
 
-    Holds the largest magnitude of each block in between: 4 bytes for 16 elements.
-
     Raises ModuleNotFoundError where numba is not installed.
 
     >>> quantise(np.full(16, 3.0)).scales.tolist()      # doctest: +SKIP
@@ -37,16 +35,17 @@ def quantise(x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax
     x = blocks.as_real("quantise", x)
     shape = (*x.shape[:-1], blocks.n_blocks("quantise", x, BLOCK, pad=pad))
     policy = variant_named(variant)
-    block_amax = np.empty(shape, dtype=np.float32).reshape(-1)
+    scales = np.empty(shape, dtype=np.uint8)
+    packed = np.empty((*shape[:-1], shape[-1] * BLOCK // 2), dtype=np.uint8)
+    by_block, flat_scales = packed.reshape(-1, BLOCK // 2), scales.reshape(-1)
+    # the largest of each block, 4 bytes, waits where the block's codes, 8 bytes, will be
+    block_amax = packed.reshape(-1).view(np.float32)[: scales.size]
     for first, piece in blocks.pieces(x, BLOCK):
         largest_of_blocks(piece.view(np.int32), block_amax[first : first + len(piece)].view(np.int32))
     largest = block_amax.max(initial=0)
     if not np.isfinite(largest):
         blocks.amax("quantise", x)  # says where
     g = policy.globals(largest if amax is None else checked_amax(amax, zero=largest == 0))
-    scales = np.empty(shape, dtype=np.uint8)
-    packed = np.empty((*shape[:-1], shape[-1] * BLOCK // 2), dtype=np.uint8)
-    by_block, flat_scales = packed.reshape(-1, BLOCK // 2), scales.reshape(-1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         for first in range(0, len(block_amax), blocks.PIECE_ELEMENTS // 4):
             part = slice(first, first + blocks.PIECE_ELEMENTS // 4)
@@ -54,7 +53,7 @@ def quantise(x: ArrayLike, *, variant: str = "modelopt", pad: bool = False, amax
         operand, multiplies = policy.operand(values(E4M3), g), policy.multiplier is not None
         for first, piece in blocks.pieces(x, BLOCK):
             part, codes = slice(first, first + len(piece)), np.empty(piece.shape, dtype=np.uint8)
-            encode(piece, operand[flat_scales[part]], multiplies, policy.negative_zero, codes, by_block[part])
+            encode(piece, flat_scales[part], operand, multiplies, policy.negative_zero, codes, by_block[part])
     return Quantised(
         packed=packed,
         scales=scales,
@@ -106,10 +105,10 @@ def _largest_of_blocks(bits, out):  # bits of non-negative floats are ordered li
         out[i] = largest
 
 
-def _encode(x, operand, multiplies, negative_zero, codes, packed):
+def _encode(x, scales, operand, multiplies, negative_zero, codes, packed):
     n, width = x.shape
     for i in range(n):
-        by, row, row_codes = operand[i], x[i], codes[i]
+        by, row, row_codes = operand[scales[i]], x[i], codes[i]
         for j in range(width):
             y = row[j] * by if multiplies else row[j] / by
             negative = np.float32(y).view(np.int32) < 0 if negative_zero else y < np.float32(0)
