@@ -95,6 +95,7 @@ MUTATIONS: list[tuple[str, str, Edit]] = [
     ("a standard error of a variance", "codesign_lib/specs/scores.py", swap("np.sqrt(p * (1 - p) / n)", "p * (1 - p) / n")),
     ("a score of a card", "codesign_lib/data/card_scores.csv", swap("AIME 2024,30,0.89,0.913", "AIME 2024,30,0.89,0.893")),
     ("an element divided by the scale that is not stored", "codesign_lib/lowbit/nvfp4.py", swap("decoded = np.take(values(E4M3), flat_scales[part])", "decoded = blocks.planes_amax(np.abs(y)) / (6 * g.decode_scale)")),
+    ("a tie of the compiled loops to the odd code", "codesign_lib/lowbit/compiled.py", swap("y > np.float32(1.25)", "y >= np.float32(1.25)")),
     ("time_s: the smaller term", "codesign_lib/cost/roofline.py", swap("np.maximum(compute_s", "np.minimum(compute_s")),
     ("min_tokens: never infinite", "codesign_lib/cost/roofline.py", swap("np.where(spare > 4e-15, spare, 0)", "np.where(spare > 4e-15, spare, 1)")),
     ("positive: zero let through", "codesign_lib/specs/quantities.py", swap("np.min(array) > 0", "np.min(array) >= 0")),
