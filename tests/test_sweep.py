@@ -256,7 +256,7 @@ class TestDisaggregated:
     def test_states_are_sent_with_the_cache(self):
         of, chip = models.MODELS["jamba_1_5_mini"], hardware.chip("gb300")
         took = pools.transfer_s(of, chip, n_input=1024, precision=FP4, n_from=8, n_to=8)
-        size = models.kv_bytes(of, 1024, "fp8") + models.state_bytes(of, "fp8")
+        size = models.kv_bytes(of, 1024, "fp8") + models.state_bytes(of, "bf16", with_convolution=True)
         assert models.state_bytes(of, "fp8") > 0 and took == pytest.approx(float(size / 8 / chip.link_bytes_per_s))
 
     def test_a_reader_holds_a_prompt_a_replica_and_stage(self):
