@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.collectives import point_to_point_s
 from codesign_lib.cost.tiling import whole
-from codesign_lib.serving import pipeline, prefill, slicing, splitting, tuning
+from codesign_lib.serving import exchange, pipeline, prefill, slicing, splitting, tuning
 from codesign_lib.serving.layout import Layout
 from codesign_lib.serving.slicing import Chunks
 from codesign_lib.specs.formats import BF16
@@ -287,8 +287,7 @@ def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout, how: Mappin
     if layout.pp == 1:
         return np.zeros((0, sizes.size))
     message = BF16.bytes_per_element * model.config.d_model * sizes
-    domain = np.arange(layout.pp) // max(chip.n_scale_up // layout.n_stage, 1)
-    across = np.diff(domain) > 0
+    across = np.arange(1, layout.pp) % exchange.domain_stages(layout, chip) == 0
     by = {x: how[x] for x in ("bound", "transfer_from") if x in how}
     inside = outside = 0.0
     if not across.all():

@@ -38,7 +38,7 @@ from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
-from codesign_lib.serving.parts import Step, ffn_s, linear_s
+from codesign_lib.serving.parts import Step, ffn_s, linear_s, rest_s
 from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
@@ -162,8 +162,7 @@ def _layer(layer: Layer, d: int, n_prefix: NDArray, on: Step) -> dict[str, NDArr
         for name, value in zip(("ffn", "experts", "communication"), ffn_s(ffn, d, on), strict=True):
             found[name] = found[name] + value
     rest = replace(layer, mixers=(), ffns=())
-    for x in shards.rest_shards(rest, d):  # equal ones stand before the mixer and before the FFN: not one launch
-        found["ffn"] = found["ffn"] + x.count * linear_s(x._replace(count=1), on.n_tokens, on)
+    found["ffn"] = found["ffn"] + rest_s(rest, d, on)
     return found
 
 
