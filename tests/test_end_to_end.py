@@ -73,6 +73,14 @@ def test_launches_of_routed_experts_are_not_hidden():
     assert found["ffn"] == pytest.approx(94 * found["head"]) and found["head"] > 0
 
 
+def test_prompts_and_steps_take_every_routing():
+    for routing in ("balanced", "random", "skewed"):
+        how = dict(layout=Layout(dp=8, ep=8), batch=64, n_input=1024, n_output=512, precision=FP8, routing=routing)
+        s = aggregated("deepseek_r1", "h200_sxm", **how)
+        one = dict(n_new=1024, layout=Layout(dp=8, ep=8), precision=FP8, routing=routing)
+        assert s.prompt_s == prefill.layer_costs("deepseek_r1", "h200_sxm", **one).total_s
+
+
 def test_a_launch_before_the_mixer_and_one_before_the_ffn():
     of = MODELS["deepseek_v4_flash"]
     bare = replace(of, config=replace(of.config, layers=tuple(replace(x, n_hyper=0) for x in of.config.layers)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from codesign_lib.cost import attention_kernels, calibration, collectives, kernels, latent_kernels, roofline
-from codesign_lib.cost.ops import attention
+from codesign_lib.cost.ops import attention, moe
 from codesign_lib.cost.ops import layer as layer_ops
 from codesign_lib.serving import prefill, volumes
 from codesign_lib.serving.layout import Layout
@@ -204,6 +204,14 @@ def test_replicas_share_experts():
     assert all_["projections"] > 3 * one["projections"]  # not divided
 
 
+def test_routings_differ_where_there_are_experts_and_tokens_are_few():
+    how = dict(n_new=16, layout=Layout(dp=2, ep=2), precision=FP8)
+    balanced, random, skewed = (costs("deepseek_r1", routing=r, **how).parts_s["experts"] for r in moe.ROUTINGS)
+    assert balanced > random > 0 and balanced > skewed > 0  # distinct experts of 32 tokens, and the busiest rank's
+    dense = [costs("llama_3_1_70b", n_new=16, precision=FP8, routing=r).total_s for r in moe.ROUTINGS]
+    assert dense[0] == dense[1] == dense[2]
+
+
 def test_expanding_a_latent_prefix_is_paid_for_again():
     n, p = 8192, np.array([0, 131_072])
     sizes = dict(absorbed=False, chip="gb300", fmt="fp8", n_prefix=p)
@@ -263,7 +271,7 @@ def test_another_chip_by_name():
         ({"transfer_from": "h200_sxm", "bound": True}, "takes no fitted numbers"),
         ({"engine": "vllm"}, "engine is 'vllm'"),
         ({"precision": None}, "precision is None; allowed: Precision"),
-        ({"routing": "x"}, "routing is 'x'; allowed: balanced, skewed"),
+        ({"routing": "x"}, "routing is 'x'; allowed: balanced, random, skewed"),
     ],
 )
 def test_bad_input(change, message):

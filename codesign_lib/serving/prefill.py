@@ -34,6 +34,7 @@ from codesign_lib.cost.attention_kernels import attention_prefill_s
 from codesign_lib.cost.kernels import gemm_s
 from codesign_lib.cost.latent_kernels import absorbs, latent_prefill_form_s, latent_prefill_s
 from codesign_lib.cost.ops import layer as layer_ops
+from codesign_lib.cost.ops import moe
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import shards
@@ -47,7 +48,6 @@ from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import common_shape, not_negative
 
-ROUTINGS = ("balanced", "skewed")
 PARTS = ("projections", "attention", "ffn", "experts", "communication")
 
 
@@ -114,8 +114,8 @@ def layer_costs(
     (n,), (p,) = whole(subject, n_new=n_new), not_negative(subject, n_prefix=n_prefix)
     common_shape(subject, n_new=n, n_prefix=p)
     as_precision(subject, precision)
-    if routing not in ROUTINGS:  # also where a model has no experts
-        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(ROUTINGS)}")
+    if routing not in moe.ROUTINGS:  # also where a model has no experts
+        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(moe.ROUTINGS)}")
     check(subject, layout, of, precision)
     if np.any(np.asarray(layout.kvp) > 1):
         raise ValueError(f"{subject}: layout has kvp={layout.kvp}, which divides a cache in decoding; allowed: kvp=1")
