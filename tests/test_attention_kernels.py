@@ -296,6 +296,10 @@ def test_values_of_another_size():
     assert least == pytest.approx(8 * (131_072 * 8 + 64) * 320 * 2 / 8e12, rel=1e-12)
     mean = attention_decode_s(131_072, **(how | dict(d_head=160)))
     assert attention_decode_s(131_072, **how, d_value=128) == pytest.approx(mean, rel=1e-12)
+    numbers = calibration.find("attention_prefill", "gb300", "trtllm", "bf16").numbers
+    form = attention_kernels.prefill_form_s(4096, 0, 8, 64, 8, 192, 128, chip="gb300", fmt="bf16", numbers=numbers)
+    assert attention_prefill_s(4096, **how, d_value=128) == pytest.approx(float(form), rel=1e-12)
+    assert attention_prefill_s(4096, **how, d_value=128) < 0.95 * attention_prefill_s(4096, **how)
 
 
 class TestTransfer:

@@ -284,6 +284,21 @@ class TestMoe:
             ours = moe.woken(m, n_experts=e, n_chosen=c, routing="skewed")
             assert ours == pytest.approx(awake.mean(), rel=0.04)
 
+    @pytest.mark.parametrize(("m", "low", "high"), [(16, 0.01, 2.0), (512, 1.0, 0.8 * 512)])
+    def test_a_rank_of_one_expert_has_what_the_busiest_expert_has(self, m, low, high):
+        e, a = 256, 1.2
+        x = np.geomspace(low, high, 100_001)
+        chance = np.concatenate([[0.0], np.cumsum((x[1:] - x[:-1]) * (x[1:] ** -a + x[:-1] ** -a) / 2)])
+        load = np.concatenate([[0.0], np.cumsum((x[1:] - x[:-1]) * (x[1:] ** (1 - a) + x[:-1] ** (1 - a)) / 2)])
+        largest = np.interp(e / (e + 1), chance / chance[-1], x)
+        ours = moe.busiest_share(m, n_experts=e, n_chosen=8, n_ranks=e, routing="skewed")
+        assert ours == pytest.approx(largest / (load[-1] / chance[-1]), rel=1e-3)
+
+    def test_the_share_falls_and_experts_awake_jump_where_the_law_changes(self):
+        sizes = dict(n_experts=256, n_chosen=8, routing="skewed")
+        assert moe.busiest_share([32, 33], n_ranks=32, **sizes).round(2).tolist() == [2.55, 1.87]
+        assert moe.woken([32, 33], **sizes).round().tolist() == [117, 164]
+
     def test_a_token_counts_once_an_expert(self):
         # the busiest rank never has more than every token on each of its experts
         how = dict(n_experts=8, n_chosen=4, n_ranks=8, routing="skewed")
@@ -315,6 +330,19 @@ class TestMoe:
             (lambda: recurrent.prefill(MAMBA, [1, 2], n_batch=[1, 2, 3]), "n_batch of shape .3"),
             (lambda: moe.woken(1, n_experts=8, n_chosen=2, routing="fair"), "allowed: balanced, random, skewed"),
             (lambda: moe.woken(1, n_experts=8, n_chosen=2, routing="skewed", skew=1), "skew is 1; allowed"),
+            (
+                lambda: moe.busiest_share([1, 2], n_experts=8, n_chosen=2, n_ranks=[1, 2, 4]),
+                "busiest_share: m of shape .2,. and n_ranks of shape .3,. do not broadcast",
+            ),
+            (
+                lambda: attention.pairs([1, 2], window_tokens=[1, 2, 3]),
+                "pairs: n_new of shape .2,. and window_tokens of shape .3",
+            ),
+            (lambda: attention.pairs([1, 2], chunk_tokens=[1, 2, 3]), "pairs: n_new of shape .2,. and chunk_tokens of"),
+            (
+                lambda: attention.latent_prefill([1, 2], n_heads=[1, 2, 3], kv_rank=2, d_nope=2, d_rope=2, d_value=2),
+                "latent_prefill: n_new of shape .2,. and n_heads of shape .3",
+            ),
             (lambda: moe.busiest_share(1, n_experts=8, n_chosen=2, n_ranks=3), "n_ranks is 3; allowed: a divisor"),
             (lambda: moe.busiest_share(1, n_experts=8, n_chosen=2, n_ranks=2, routing="random"), "balanced, skewed"),
         ],
@@ -409,6 +437,15 @@ class TestLayer:
         assert ours.flops == 4 * a.d_head * ours.exps
         kept = 8192 + min(8192 / a.tokens_per_entry, 8192 * a.n_selected_tokens)
         assert ours.bytes == a.d_head * 2 * (kept + 2 * a.n_heads * 8192)
+
+    def test_a_token_reads_the_entries_that_it_selects_and_no_others(self):
+        config = models.MODELS["deepseek_v4_flash"].config
+        one = next(x for x in config.layers if x.mixers[0].n_selected_tokens)
+        a = one.mixers[0]
+        ours = layer.prefill(one, config.d_model, 1, 10**6)["mixing"]
+        kept = a.window_tokens + 1 + a.n_selected_tokens
+        assert a.n_selected_tokens < 10**6 / a.tokens_per_entry
+        assert ours.bytes == a.d_head * 2 * (kept + 2 * a.n_heads)
 
     def test_indexers_score_entries_and_mixers_every_sequence(self):
         config = models.MODELS["deepseek_v4_flash"].config

@@ -234,6 +234,11 @@ def test_shapes_broadcast():
         (lambda: all_reduce_s(1, n_ranks=8, chip="gb300", in_network=1), "in_network is 1; allowed: True, False"),
         (lambda: all_reduce_s([1, 2], n_ranks=[2, 3, 4], chip="gb300"), "n_ranks of shape .3,. do not broadcast"),
         (lambda: moe_all_to_all_s(1, phase="dispatch", ep=8.0), "ep is 8.0; allowed: 8, 16, 32, 64"),
+        (lambda: moe_all_to_all_s(1, phase="dispatch", ep="8"), "ep is '8'; allowed: 8, 16, 32, 64"),
+        (
+            lambda: all_reduce_s(1, n_ranks=8, chip="gb200", engine="trtllm"),
+            "all_reduce_s, n_ranks above the 4 of a tray: GB200 has no calibrated trtllm any; calibrated: gb300",
+        ),
         (lambda: moe_all_to_all_s(1, phase="dispatch", ep=8, chip="gb300"), "allowed: gb200, or transfer_from='gb200'"),
         (
             lambda: moe_all_to_all_s(1, phase="dispatch", ep=16, chip="h20", transfer_from="gb200"),

@@ -429,7 +429,8 @@ def test_what_is_neither_mixer_nor_ffn_is_in_the_step():
     step = decode_step_s(of, "gb200", layout=Layout(), batch=64, n_context=4096, precision=IN_FP8)
     rest = [(x, n) for r, n in shards.kinds(of).others for x in shards.rest_shards(r, of.config.d_model)]
     assert rest
-    mixing = sum(n * gemm_s(64, x.k, x.n * x.count, chip="gb200", fmt="bf16") for x, n in rest)
+    assert {float(x.count) for x, _ in rest} == {2.0}  # before the mixer and before the FFN: two launches
+    mixing = sum(n * x.count * gemm_s(64, x.k, x.n, chip="gb200", fmt="bf16") for x, n in rest)
     inner = 0.0
     for ffn, n in shards.kinds(of).ffns:
         for x in shards.ffn_shards(ffn, of.config.d_model, Layout()):

@@ -11,6 +11,7 @@ from codesign_lib.serving.end_to_end import aggregated, served, tokens_a_step
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs import published
 from codesign_lib.specs.formats import Precision
+from codesign_lib.specs.models import MODELS
 
 FP8 = Precision(weights="fp8", activations="fp8", kv="fp8")
 TP4 = Layout(tp_attention=4, tp_ffn=4)
@@ -70,6 +71,21 @@ def test_launches_of_routed_experts_are_not_hidden():
     found = end_to_end.launches_s("qwen3_235b_a22b", "gb300", mix)
     # all FFNs are of routed experts: what is left is a router in each of 94 layers, in BF16 like the head
     assert found["ffn"] == pytest.approx(94 * found["head"]) and found["head"] > 0
+
+
+def test_prompts_and_steps_take_every_routing():
+    for routing in ("balanced", "random", "skewed"):
+        how = dict(layout=Layout(dp=8, ep=8), batch=64, n_input=1024, n_output=512, precision=FP8, routing=routing)
+        s = aggregated("deepseek_r1", "h200_sxm", **how)
+        one = dict(n_new=1024, layout=Layout(dp=8, ep=8), precision=FP8, routing=routing)
+        assert s.prompt_s == prefill.layer_costs("deepseek_r1", "h200_sxm", **one).total_s
+
+
+def test_a_launch_before_the_mixer_and_one_before_the_ffn():
+    of = MODELS["deepseek_v4_flash"]
+    bare = replace(of, config=replace(of.config, layers=tuple(replace(x, n_hyper=0) for x in of.config.layers)))
+    found, without = (end_to_end.launches_s(x, "gb300", FP8) for x in (of, bare))
+    assert found["ffn"] - without["ffn"] == pytest.approx(of.n_layers * found["head"])  # two in BF16 there too
 
 
 def test_engines_differ_by_their_overhead():

@@ -169,10 +169,17 @@ def test_ends_and_hand_over_by_hand():
 
 
 @given(n=st.integers(1, 20), pp=st.integers(1, 12), domain=st.sampled_from([4, 8, 72]))
-def test_crossings_are_counted_gpu_by_gpu(n, pp, domain):
-    gpu = np.arange(n * (pp - 1)).reshape(pp - 1, n)
-    leaves = (gpu // domain != (gpu + n) // domain).any(axis=1)
-    assert exchange.crossings(Layout(dp=n, tp_ffn=n, pp=[pp]), domain) == leaves.sum()
+def test_whole_stages_are_put_into_domains_one_after_the_other(n, pp, domain):
+    chip = replace(GB200.chip, n_scale_up=domain)
+    free, leaves = domain, 0
+    for stage in range(pp):
+        if stage and free < n:  # the stage does not fit behind the last one: it begins a domain
+            free, leaves = domain, leaves + 1
+        free -= n
+    assert (pp - 1) // exchange.domain_stages(Layout(dp=n, tp_ffn=n, pp=[pp]), chip) == leaves
+    took = exchange.hand_over_s(1, 1000, layout=Layout(dp=n, tp_ffn=n, pp=pp), on=replace(BOUND, chip=chip))
+    near, far = 2000 / chip.link_peer_bytes_per_s, 2000 / chip.scale_out_bytes_per_s
+    assert took == pytest.approx((pp - 1 - leaves) * near + leaves * far)
 
 
 def test_skewed_routing_sends_more_to_the_busiest():

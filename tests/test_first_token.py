@@ -142,7 +142,9 @@ def test_replicas_each_bring_a_prompt():
         ({"chunks": [8192, 0]}, "chunks is 0.0"),
         ({"chunks": [[8192]]}, r"chunks has shape \(1, 1\)"),
         ({"layout": PP4[None]}, "layout is 1 layouts; allowed: one Layout"),
-        ({"layout": Layout(pp=81)}, "does not divide|n_stages is 81"),
+        ({"n_input": [8]}, r"first_token: n_input is \[8\]; allowed: one whole number"),
+        ({"layout": Layout(pp=81)}, "first_token: Llama-3.1-70B does not divide as pp=81: layers: 81 > 80"),
+        ({"layout": Layout(pp=81), "stage_layers": [1] * 81}, "does not divide as pp=81"),
         ({"stage_layers": [20, 20, 20]}, "allowed: 4 numbers that sum to 80, the layers of Llama-3.1-70B"),
         ({"stage_layers": [20, 20, 20, 21]}, "that sum to 80"),
         ({"stage_layers": [0, 20, 30, 30]}, "stage_layers is 0.0"),
@@ -162,7 +164,33 @@ def test_bad_input(change, message):
         (lambda: ft.even_stages(-1, 1), "even_stages: n_layers is -1"),
         (lambda: ft.even_stages([4, 4], 1), r"even_stages: n_layers is \[4, 4\]; allowed: one whole number"),
         (lambda: ft.even_stages(4, 5), "n_stages is 5"),
-        (lambda: ft.prompt_law("llama_3_1_70b", "gb300", up_to_tokens="x", layout=PP4, **FP8), "up_to_tokens is 'x'"),
+        (lambda: law("x"), "prompt_law: up_to_tokens is 'x'"),
+        (lambda: law([64, 128]), r"prompt_law: up_to_tokens is \[64, 128\]; allowed: one whole number"),
+        (lambda: law(2), "prompt_law: up_to_tokens is 2; allowed: at least 3"),
+        (
+            lambda: first([8192]).queued_tokens_per_s_per_gpu([3, 4]),
+            r"n_prompts is \[3, 4\]; allowed: one whole number",
+        ),
+        (
+            lambda: plan(ft.optimal_chunks, n_input=2**20, granule_tokens=1),
+            "optimal_chunks: granule_tokens is 1; .* 8,192th",
+        ),
+        (
+            lambda: plan(ft.tuned_chunks, n_input=2**20, granule_tokens=64),
+            "tuned_chunks: granule_tokens is 64; allowed: at ",
+        ),
+        (lambda: plan(ft.tuned_chunks, n_input=[65_536]), "tuned_chunks: n_input is .65536.; allowed: one whole"),
+        (
+            lambda: plan(ft.tuned_chunks, granule_tokens=[1024]),
+            "tuned_chunks: granule_tokens is .1024.; allowed: one whole",
+        ),
+        (lambda: plan(ft.tuned_chunks, n_input=10_000), "tuned_chunks: n_input is 10,000; allowed: a multiple of"),
+        (lambda: plan(ft.tuned_chunks, precision=None), "tuned_chunks: precision is None; allowed: Precision"),
+        (lambda: plan(ft.tuned_chunks, layout=Layout(pp=81)), "tuned_chunks: Llama-3.1-70B does not divide as pp=81"),
+        (
+            lambda: plan(ft.optimal_chunks, layout=Layout(pp=81)),
+            "optimal_chunks: Llama-3.1-70B does not divide as pp=81",
+        ),
         (lambda: plan(ft.optimal_chunks, n_input=10_000), "n_input is 10,000; allowed: a multiple of .*, 1,024"),
         (lambda: plan(ft.optimal_chunks, layout=PP4[None]), "optimal_chunks: layout is 1 layouts; allowed: one Layout"),
         (lambda: plan(ft.tuned_chunks, layout=4), "tuned_chunks: layout is 4; allowed: one Layout"),
@@ -171,6 +199,29 @@ def test_bad_input(change, message):
 def test_plans_refuse(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def law(n):
+    return ft.prompt_law("llama_3_1_70b", "gb300", up_to_tokens=n, layout=PP4, **FP8)
+
+
+def test_without_a_precision_the_error_names_the_call():
+    with pytest.raises(ValueError, match="first_token: precision is None; allowed: Precision"):
+        ft.first_token("llama_3_1_70b", "gb300", n_input=8192, chunks=[8192], layout=PP4)
+
+
+def test_the_law_of_three_tokens_is_the_law():
+    a, b = law(3)
+    took = prefill.layer_costs("llama_3_1_70b", "gb300", n_new=[1, 2, 3], layout=PP4, **FP8).total_s
+    assert a == pytest.approx(max(np.diff(took, 2)[0] / 2, 0), abs=1e-9) and b >= 0
+
+
+def test_dynamic_chunks_are_no_shorter_than_a_quarter_of_the_first():
+    # attention alone in the end: chunks of equal time would be thinner than that
+    chunks = ft.dynamic_chunks(
+        "llama_3_1_70b", "gb300", n_input=2_097_152, first_tokens=65_536, smoothing=1.0, layout=PP4, **FP8
+    )
+    assert chunks[-2] == chunks[:-1].min() == 65_536 // 4
 
 
 def plan(how, **change):

@@ -142,6 +142,11 @@ def test_decoding_with_the_head_on_the_last_stage():
     assert pipeline.balance_fraction(np.ones((3, 5))).shape == (3,)
 
 
+def test_stages_are_busy_with_every_request():
+    busy = pipeline.served(np.ones((4, 8)), np.zeros((2, 5))).busy_fraction
+    assert busy == pytest.approx(np.full(2, 5 * 32 / (4 * (5 * 8 + 3))))
+
+
 def test_a_time_that_no_schedule_takes_is_not_explained():
     # github.com/sgl-project/sglang/issues/34815: TP8 2.33 s, PP8 31.1 s; even one chunk takes 18.6 s
     found = pipeline.explain(31.1, np.full((8, 1), 2.33))
@@ -150,6 +155,9 @@ def test_a_time_that_no_schedule_takes_is_not_explained():
     assert "12.5 s are not explained by this model" in str(found)
     four = pipeline.explain(10.0, np.full((8, 4), 2.33 / 4))
     assert four.least_s == pytest.approx(18.64 * (4 + 7) / (8 * 4))
+    linked = pipeline.explain(40.0, np.full((8, 2), 1.0), np.full((7, 2), 0.5))
+    assert linked.least_s == 9 + 7 * 0.5 and linked.most_s == 16 + 14 * 0.5  # every chunk over every link
+    assert linked.beyond_s == 40 - 23
     assert four.beyond_s == 0 and "between 6.41 and 18.6" in str(four)
 
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from codesign_lib.cost import attention_kernels, calibration, collectives, kernels, latent_kernels, roofline
+from codesign_lib.cost.ops import attention, moe
 from codesign_lib.cost.ops import layer as layer_ops
 from codesign_lib.serving import prefill, volumes
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import Precision
 from codesign_lib.specs.hardware import CHIPS
+from codesign_lib.specs.hf_config.fields import LatentAttention
 from codesign_lib.specs.models import MODELS
 
 BF16 = Precision(weights="bf16", activations="bf16", kv="bf16")
@@ -116,6 +118,76 @@ def test_what_has_no_kernel_is_divided_by_ranks_too():
         assert eight[rows] == pytest.approx(one[rows] / 8, rel=1e-9), kind
 
 
+SPARSE_LATENT = sorted(
+    name
+    for name, model in MODELS.items()
+    if any(isinstance(m, LatentAttention) and m.n_selected_tokens for x in model.config.layers for m in x.mixers)
+)
+
+
+def test_indexers_score_with_all_heads_on_every_rank_in_the_format_of_the_cache():
+    model = MODELS["deepseek_v3_2"]
+    x = model.config.layers[-1].mixers[0].indexer
+    bare = tuple(replace(one, mixers=(replace(one.mixers[0], indexer=None),)) for one in model.config.layers)
+    without = replace(model, config=replace(model.config, layers=bare))
+    n, p = np.array([1, 8192]), np.array([1_000_000, 131_072])  # by memory, by arithmetic
+    for precision, kv in ((FP8, "fp8"), (BF16, "bf16")):
+        for tp in (1, 8):
+            how = dict(layout=Layout(tp_attention=tp, ep=tp), precision=precision, n_new=n, n_prefix=p)
+            both, mixing = (costs(m, **how).kinds_s["attention"] for m in (model, without))
+            scored = roofline.time_s(attention.index(n, p, n_heads=x.n_heads, d_head=x.d_head, kv=kv), "gb300", kv)
+            assert np.allclose((both - mixing)[1:-1], scored, rtol=1e-9, atol=0)
+
+
+def test_a_latent_and_a_compressed_entry_are_whole_on_every_rank():
+    for name in ("deepseek_v3_2", "deepseek_v4_flash"):  # one token far behind reads the cache and nothing else
+        mixer = MODELS[name].config.layers[-1].mixers[0]
+        mixer = replace(mixer, indexer=None, n_selected_tokens=mixer.n_selected_tokens and 10**6)
+        layer = replace(MODELS[name].config.layers[-1], mixers=(mixer,))
+        of = replace(MODELS[name], config=replace(MODELS[name].config, layers=(layer,)))
+        one, eight = (
+            float(costs(of, n_new=1, n_prefix=900_000, layout=Layout(tp_attention=t, ep=t)).kinds_s["attention"][1])
+            for t in (1, 8)
+        )
+        least = mixer.kv_rank + mixer.d_rope if name == "deepseek_v3_2" else mixer.d_head / mixer.tokens_per_entry
+        assert eight >= 2 * 900_000 * least / CHIPS["gb300"].hbm_bytes_per_s
+        assert one >= eight > one / 8
+
+
+@pytest.mark.parametrize("name", SPARSE_LATENT)
+@pytest.mark.parametrize("bound", [False, True])
+def test_sparse_latent_attention_takes_the_faster_form_and_no_less_behind_a_longer_prefix(name, bound):
+    n, p = np.array([[64], [1024], [4096], [16_384]]), np.unique(np.geomspace(1, 2e6, 400).astype(int)) - 1
+    how = dict(n_new=n, n_prefix=p, precision=FP8, bound=bound)
+    for layout in (ONE, Layout(dp=8, ep=8), Layout(tp_attention=8, ep=8)):
+        took = costs(name, layout=layout, **how)
+        assert (np.diff(took.total_s, axis=-1) >= -1e-12 * took.total_s[..., 1:]).all()
+        assert (np.diff(took.kinds_s["attention"], axis=-1) >= 0).all()
+        mixer = MODELS[name].config.layers[-1].mixers[0]
+        sizes = dict(n_heads=mixer.n_heads / layout.tp_attention, kv_rank=mixer.kv_rank, d_rope=mixer.d_rope)
+        sizes |= dict(d_nope=mixer.d_nope, d_value=mixer.d_value, window_tokens=mixer.n_selected_tokens, kv="fp8")
+        works = [attention.latent_prefill(n, p, **sizes, absorbed=x) for x in (True, False)]
+        absorbed, expanded = (roofline.time_s(w, "gb300", "fp8") for w in works)
+        scored = layer_ops.indexing(mixer, n, p, precision=FP8)
+        index_s = roofline.time_s(scored, "gb300", "fp8") if scored else 0.0
+        ours = took.kinds_s["attention"][took.order[-2]] - index_s
+        assert ours == pytest.approx(np.minimum(absorbed, expanded), rel=1e-9)
+        assert (absorbed < expanded).any() and (expanded < absorbed).any()  # neither form is always the faster
+
+
+@pytest.mark.parametrize(("engine", "chip"), [("trtllm", "gb300"), ("sglang", "h200_sxm")])
+def test_dense_latent_attention_in_either_form_is_above_the_bound_of_both(engine, chip):
+    n, p = np.array([[16], [170], [171], [4096], [16_384]]), np.unique(np.geomspace(1, 1e6, 100).astype(int)) - 1
+    how = dict(n_new=n, n_prefix=p, chip=chip, precision=BF16)
+    took, least = costs("deepseek_r1", engine=engine, **how), costs("deepseek_r1", bound=True, **how)
+    mixer = MODELS["deepseek_r1"].config.layers[-1].mixers[0]
+    forms = [roofline.time_s(w, chip, "bf16") for w in layer_ops.mixing_forms(mixer, n, p)]
+    assert least.kinds_s["attention"][1] == pytest.approx(np.minimum(*forms), rel=1e-9)
+    for found in (took, least):
+        assert (np.diff(found.kinds_s["attention"], axis=-1) >= 0).all()
+    assert (took.kinds_s["attention"] >= least.kinds_s["attention"]).all()
+
+
 def test_linear_layers_beside_mixer_and_ffn_count():
     model = MODELS["deepseek_v4_flash"]
     layers = tuple(replace(x, n_hyper=0) for x in model.config.layers)
@@ -130,6 +202,14 @@ def test_replicas_share_experts():
     one, all_ = (costs("deepseek_r1", n_new=4096, layout=x, precision=FP8).parts_s for x in (tp, dp))
     assert all_["experts"] > 3 * one["experts"]  # eight prompts, not one
     assert all_["projections"] > 3 * one["projections"]  # not divided
+
+
+def test_routings_differ_where_there_are_experts_and_tokens_are_few():
+    how = dict(n_new=16, layout=Layout(dp=2, ep=2), precision=FP8)
+    balanced, random, skewed = (costs("deepseek_r1", routing=r, **how).parts_s["experts"] for r in moe.ROUTINGS)
+    assert balanced > random > 0 and balanced > skewed > 0  # distinct experts of 32 tokens, and the busiest rank's
+    dense = [costs("llama_3_1_70b", n_new=16, precision=FP8, routing=r).total_s for r in moe.ROUTINGS]
+    assert dense[0] == dense[1] == dense[2]
 
 
 def test_expanding_a_latent_prefix_is_paid_for_again():
@@ -191,7 +271,7 @@ def test_another_chip_by_name():
         ({"transfer_from": "h200_sxm", "bound": True}, "takes no fitted numbers"),
         ({"engine": "vllm"}, "engine is 'vllm'"),
         ({"precision": None}, "precision is None; allowed: Precision"),
-        ({"routing": "x"}, "routing is 'x'; allowed: balanced, skewed"),
+        ({"routing": "x"}, "routing is 'x'; allowed: balanced, random, skewed"),
     ],
 )
 def test_bad_input(change, message):

@@ -56,8 +56,12 @@ def test_alike_stages_are_near_the_proven_best():
     ("change", "message"),
     [
         ({"begin": [[3, 3]]}, r"begin holds \[3, 3\]; allowed: chunks that sum to 4"),
-        ({"begin": [[4, 0]]}, r"begin holds \[4, 0\]"),
+        ({"begin": [[4, 0]]}, "begin is 0.0 at index 1"),
         ({"begin": []}, "begin is empty"),
+        ({"begin": [["a"]]}, r"tuned_chunks: begin is \['a'\]; allowed: real numbers"),
+        ({"begin": [[1.5, 2.5]]}, "tuned_chunks: begin is 1.5; allowed: whole numbers"),
+        ({"begin": [4]}, "begin holds 4; allowed: chunks that sum to 4"),
+        ({"link_s": np.ones((2, 4))}, r"link_s has shape \(2, 4\); allowed: what broadcasts to \(1, 4\)"),
         ({"cost_s": np.ones((2, 4))}, r"cost_s has shape \(2, 4\)"),
         ({"cost_s": -np.ones((2, 4, 4))}, "cost_s is -1.0"),
         ({"link_s": np.nan}, "link_s is NaN"),

@@ -215,15 +215,15 @@ def _collective_s(
         )
 
     def time_s(kernel: str, engine: str) -> NDArray[np.float64]:
-        numbers = calibration.fitted(subject, kernel, c, engine, "any", transfer_from=transfer_from)
+        who = subject if kernel == operation else f"{subject}, n_ranks above the {node_ranks(c)} of a tray"
+        numbers = calibration.fitted(who, kernel, c, engine, "any", transfer_from=transfer_from)
         return form_s(operation, size, ranks, link_bytes_per_s=c.link_bytes_per_s, engine=engine, numbers=numbers)
 
     found = time_s(operation, engine)
     beyond = ranks > node_ranks(c)
     if engine != NCCL and np.any(beyond):
-        found = np.where(
-            beyond, time_s(BETWEEN_TRAYS, engine) if engine == "trtllm" else time_s(operation, NCCL), found
-        )
+        other = time_s(BETWEEN_TRAYS, engine) if engine == "trtllm" else time_s(operation, NCCL)
+        found = np.where(beyond, other, found)
     return np.maximum(found, least)[()]
 
 
@@ -280,7 +280,7 @@ def moe_all_to_all_s(
         raise ValueError(f"{subject}: phase is {phase!r}; allowed: dispatch, combine")
     target, kernel = as_chip(chip), f"moe_{phase}"
     published_ep = [x.fmt.removeprefix("ep") for x in calibration.table() if x.kernel == kernel]
-    if isinstance(ep, bool) or str(ep) not in published_ep:
+    if not isinstance(ep, int | np.integer) or str(ep) not in published_ep:
         raise ValueError(f"{subject}: ep is {ep!r}; allowed: {', '.join(published_ep)}")
     if transfer_from is None and calibration.find(kernel, target.name, "trtllm", f"ep{ep}") is None:
         raise ValueError(f"{subject}: {target.title} has no published times; allowed: gb200, or transfer_from='gb200'")

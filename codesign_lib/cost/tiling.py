@@ -40,6 +40,20 @@ def whole(subject: str, **sizes: ArrayLike) -> list[NDArray[np.float64]]:
     return arrays
 
 
+def one_whole(subject: str, **value: ArrayLike) -> int:
+    """A single whole number of at least 1, as an int.
+
+    >>> one_whole("balance", n_stages=[2, 4])
+    Traceback (most recent call last):
+    ValueError: balance: n_stages is [2, 4]; allowed: one whole number of at least 1
+    """
+    ((name, given),) = value.items()
+    (size,) = whole(subject, **value)
+    if size.ndim:
+        raise ValueError(f"{subject}: {name} is {given!r:.60}; allowed: one whole number of at least 1")
+    return int(size)
+
+
 def padded(size: ArrayLike, multiple: ArrayLike) -> NDArray[np.float64]:
     r"""The size rounded up: :math:`\lceil s/q \rceil\, q`.
 

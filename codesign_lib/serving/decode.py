@@ -47,7 +47,7 @@ from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import exchange, shards
 from codesign_lib.serving.layout import Layout, check
-from codesign_lib.serving.parts import Step, ffn_s, linear_s
+from codesign_lib.serving.parts import Step, ffn_s, linear_s, rest_s
 from codesign_lib.serving.stages import layer_kinds, stages
 from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
@@ -202,7 +202,7 @@ def decode_step_s(
         dense, experts, sent = ffn_s(ffn, d, on)
         add(ffn, n, ffn_s=dense, experts_s=experts, communication_s=sent)
     for rest, n in found.others:
-        add(rest, n, ffn_s=sum((linear_s(x, on.n_tokens, on) for x in shards.rest_shards(rest, d)), np.zeros(())))
+        add(rest, n, ffn_s=rest_s(rest, d, on))
     for x in shards.outer_shards(of, layout):
         if x.of.kind:
             parts["head_s"] = parts["head_s"] + linear_s(x, on.n_tokens, on)

@@ -85,7 +85,7 @@ def launches_s(
     parts = {
         "projections": [(x, n) for mixer, n in found.mixers for x in shards.mixer_shards(mixer, d, one)],
         "ffn": [(x, n) for ffn, n in found.ffns for x in shards.ffn_shards(ffn, d, one) if x.of.kind != "expert"]
-        + [(x, n) for rest, n in found.others for x in shards.rest_shards(rest, d)],
+        + [(x, n * int(x.count)) for rest, n in found.others for x in shards.rest_shards(rest, d)],
         "head": [(x, 1) for x in shards.outer_shards(of, one)],
     }
     return {

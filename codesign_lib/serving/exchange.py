@@ -196,13 +196,13 @@ def logits_s(n_tokens: ArrayLike, n_vocab: int, *, layout: Layout, on: Network) 
 def hand_over_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Network) -> NDArray[np.float64]:
     """Seconds between the stages of a pipeline, all its hand-overs: ``n_tokens`` of one replica.
 
-    Every GPU sends to its counterpart in the next stage. Stages follow each other over the GPUs of one scale-up domain
-    after the other: a hand-over inside one takes its links, one that leaves it a NIC, of which only the bound is known.
+    Every GPU sends to its counterpart in the next stage: over the links of the scale-up domain, or where the next stage
+    is in another one (:py:func:`domain_stages`) over a NIC, of which only the bound is known.
     """
     pp = np.asarray(layout.pp, np.float64)
     if np.all(pp == 1):
         return np.zeros(np.broadcast_shapes(np.shape(n_tokens), pp.shape))
-    size, across = _VECTOR * d_model * n_tokens, crossings(layout, on.chip.n_scale_up)
+    size, across = _VECTOR * d_model * n_tokens, (pp - 1) // domain_stages(layout, on.chip)
     how = dict(bound=True) if on.bound else dict(transfer_from=on.transfer_from)
     total = (pp - 1 - across) * collectives.point_to_point_s(size, chip=on.chip, **how)
     if np.any(across):
@@ -210,16 +210,14 @@ def hand_over_s(n_tokens: ArrayLike, d_model: int, *, layout: Layout, on: Networ
     return total
 
 
-def crossings(layout: Layout, n_domain: int) -> NDArray[np.float64]:
-    """How many of the pp − 1 hand-overs have a GPU whose counterpart is in another domain of ``n_domain`` GPUs.
+def domain_stages(layout: Layout, chip: Chip) -> NDArray[np.float64]:
+    """Stages of a pipeline in one scale-up domain: as many whole ones as fit, and one where it is larger than that.
 
-    >>> crossings(Layout(dp=3, ep=3, pp=[1, 2, 3, 4]), 8)              # the third stage has GPUs 6, 7 and 8
-    array([0., 0., 1., 2.])
+    No stage is spread over two domains that could be in one, as its collectives are the ones that count; GPUs left over
+    do not belong to the instance. Hand-over i (from 1) leaves a domain where i is a multiple of the result.
+
+    >>> from codesign_lib.specs import hardware
+    >>> domain_stages(Layout(dp=[3, 5, 8, 16], ep=[3, 5, 8, 16], pp=4), hardware.chip("h200_sxm"))      # eight GPUs
+    array([2., 1., 1., 1.])
     """
-    n, pp = np.broadcast_arrays(layout.n_stage, layout.pp)
-    pairs, where = np.unique(n * (int(np.max(pp)) + 1) + pp, return_inverse=True)
-    found = []
-    for size, stages in zip(*np.divmod(pairs, int(np.max(pp)) + 1), strict=True):
-        first = np.arange(stages - 1) * size  # GPU of the hand-over's first stage; the second ends 2 · size later
-        found.append(np.count_nonzero(first // n_domain != (first + 2 * size - 1) // n_domain))
-    return np.array(found, np.float64)[where.reshape(n.shape)]
+    return np.maximum(chip.n_scale_up // np.asarray(layout.n_stage, np.float64), 1)

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.cost.collectives import point_to_point_s
-from codesign_lib.cost.tiling import whole
-from codesign_lib.serving import pipeline, prefill, slicing, splitting, tuning
-from codesign_lib.serving.layout import Layout
+from codesign_lib.cost.tiling import one_whole, whole
+from codesign_lib.serving import exchange, pipeline, prefill, slicing, splitting, tuning
+from codesign_lib.serving.layout import Layout, check
 from codesign_lib.serving.slicing import Chunks
-from codesign_lib.specs.formats import BF16
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
 from codesign_lib.specs.models import Model
@@ -83,8 +83,8 @@ class FirstToken:
 
         Filling and emptying the pipeline is included. Whole numbers of at least 1, else ValueError.
         """
-        (queue,) = whole("queued_tokens_per_s_per_gpu", n_prompts=n_prompts)
-        served = pipeline.served(self.stage_s, np.zeros(int(queue)), self.link_s, in_flight=in_flight)
+        queue = one_whole("queued_tokens_per_s_per_gpu", n_prompts=n_prompts)
+        served = pipeline.served(self.stage_s, np.zeros(queue), self.link_s, in_flight=in_flight)
         return self._per_gpu(float(served.requests_per_s))
 
     def _per_gpu(self, prompts_per_s: float) -> float:
@@ -103,9 +103,10 @@ def first_token(
 ) -> FirstToken:
     """The first token of a prompt of ``n_input`` tokens, cut into ``chunks``, on one layout.
 
-    ``stage_layers`` are the layers of each stage, in order; default: as many each as possible, the smaller ones first.
-    Embedding and head join the outer ones. Between domains a link is a NIC, one message from each GPU to its
-    counterpart. Other keywords are those of :py:func:`codesign_lib.serving.prefill.layer_costs`.
+    ``stage_layers`` are the layers of each stage, in order; default: :py:func:`even_stages`, the smaller stages first,
+    which suits chunks that grow; ``decode`` and ``memory`` take vLLM's, :py:mod:`codesign_lib.serving.stages`, which
+    can be given here. Embedding and head join the outer ones. Between domains a link is a NIC, one message from each
+    GPU to its counterpart. Other keywords are those of :py:func:`codesign_lib.serving.prefill.layer_costs`.
 
     Raises ValueError for an array of layouts, chunks that do not sum to the prompt, stages that do not hold all layers,
     and what ``layer_costs`` refuses.
@@ -120,10 +121,10 @@ def first_token(
     (True, True)
     """
     subject, of, c = "first_token", as_model(model), as_chip(chip)
-    _one_layout(subject, layout)
-    sizes, (n,) = _sizes(subject, n_input, chunks), whole(subject, n_input=n_input)
+    _one_layout(subject, layout, of, **how)
+    n, sizes = one_whole(subject, n_input=n_input), _sizes(subject, chunks)
     if sizes.sum() != n:
-        raise ValueError(f"{subject}: chunks sum to {sizes.sum():,}; allowed: n_input, {int(n):,}")
+        raise ValueError(f"{subject}: chunks sum to {sizes.sum():,}; allowed: n_input, {n:,}")
     stages = _stages(subject, of, layout, stage_layers)
     costs = prefill.layer_costs(of, c, n_new=sizes, n_prefix=np.cumsum(sizes) - sizes, layout=layout, **how)
     rows = _rows(stages)
@@ -141,7 +142,7 @@ def prompt_law(model: Model | str, chip: Chip | str, *, up_to_tokens: int, **how
     """(a, b) of the law a x² + b x + c that fits the seconds of prompts of up to so many tokens, uncut.
 
     As SGLang does when it starts: least squares through lengths up to its first chunk. The constant c is paid by every
-    chunk and drops out of equal times. Keywords as in ``layer_costs``.
+    chunk and drops out of equal times. From 3 tokens on, else ValueError. Keywords as in ``layer_costs``.
 
     >>> from codesign_lib.specs.formats import Precision
     >>> in_fp8 = Precision(weights="fp8", activations="fp8", kv="fp8")
@@ -150,7 +151,9 @@ def prompt_law(model: Model | str, chip: Chip | str, *, up_to_tokens: int, **how
     >>> a > 0, b > 0
     (True, True)
     """
-    (n,) = whole("prompt_law", up_to_tokens=up_to_tokens)
+    n = one_whole("prompt_law", up_to_tokens=up_to_tokens)
+    if n < 3:
+        raise ValueError(f"prompt_law: up_to_tokens is {n}; allowed: at least 3, as the law has three numbers")
     x = np.unique(np.ceil(np.arange(1, LAW_POINTS + 1) * (n / LAW_POINTS)))
     took = prefill.layer_costs(model, chip, n_new=x, **how).total_s
     return _law(x, took)
@@ -181,10 +184,10 @@ def optimal_chunks(
     """The slicing with the earliest first token if all stages were alike, in multiples of ``granule_tokens``.
 
     :py:func:`codesign_lib.serving.slicing.best_chunks` on the mean stage's cost; ``sizes`` are in tokens. The prompt is
-    a multiple of the granule, else ValueError; other keywords as in ``layer_costs``.
+    a multiple of the granule, and no more of them than ``slicing.MOST_GRANULES``, else ValueError: time and memory grow
+    with the square. Other keywords as in ``layer_costs``.
     """
-    _one_layout("optimal_chunks", layout)
-    granule, costs = _table(model, chip, n_input, granule_tokens, layout=layout, **how)
+    granule, costs = _table("optimal_chunks", model, chip, n_input, granule_tokens, layout=layout, **how)
     found = _best_if_alike(costs.total_s / layout.pp, layout.pp)
     return found._replace(sizes=granule * found.sizes)
 
@@ -205,10 +208,9 @@ def tuned_chunks(
     and at lengths between those and equal times.
     Arguments as in :py:func:`optimal_chunks` and :py:func:`first_token`.
     """
-    of, c = as_model(model), as_chip(chip)
-    _one_layout("tuned_chunks", layout)
-    granule, costs = _table(of, c, n_input, granule_tokens, layout=layout, **how)
-    stages, kinds = _stages("tuned_chunks", of, layout, stage_layers), sum(costs.kinds_s.values())
+    subject, of, c = "tuned_chunks", as_model(model), as_chip(chip)
+    granule, costs = _table(subject, of, c, n_input, granule_tokens, layout=layout, **how)
+    stages, kinds = _stages(subject, of, layout, stage_layers), sum(costs.kinds_s.values())
     n = kinds.shape[-1]
     holds = np.zeros((layout.pp, len(kinds)))  # rows of each kind on each stage
     np.add.at(holds, (np.repeat(np.arange(layout.pp), _rows(stages)), costs.order), 1.0)
@@ -223,15 +225,16 @@ def tuned_chunks(
     return granule * sizes
 
 
-def _table(model, chip, n_input: int, granule_tokens: int, **how) -> tuple[int, prefill.LayerCosts]:
+def _table(subject: str, model, chip, n_input, granule_tokens, *, layout, **how) -> tuple[int, prefill.LayerCosts]:
     """Costs by [prefix, length − 1] in granules."""
-    n, granule = (int(x) for x in whole("optimal_chunks", n_input=n_input, granule_tokens=granule_tokens))
+    _one_layout(subject, layout, as_model(model), **how)
+    n, granule = one_whole(subject, n_input=n_input), one_whole(subject, granule_tokens=granule_tokens)
     if n % granule:
-        raise ValueError(f"optimal_chunks: n_input is {n:,}; allowed: a multiple of granule_tokens, {granule:,}")
-    lengths = granule * np.arange(1, n // granule + 1)
-    return granule, prefill.layer_costs(
-        model, chip, n_new=lengths, n_prefix=granule * np.arange(n // granule)[:, None], **how
-    )
+        raise ValueError(f"{subject}: n_input is {n:,}; allowed: a multiple of granule_tokens, {granule:,}")
+    if n > (most := slicing.MOST_GRANULES) * granule:
+        raise ValueError(f"{subject}: granule_tokens is {granule:,}; allowed: at least a {most:,}th of n_input, {n:,}")
+    at = granule * np.arange(n // granule)
+    return granule, prefill.layer_costs(model, chip, n_new=at + granule, n_prefix=at[:, None], layout=layout, **how)
 
 
 def _best_if_alike(table: NDArray, n_stages: int) -> Chunks:
@@ -252,21 +255,20 @@ def even_stages(n_layers: int, n_stages: int) -> NDArray[np.int64]:
     >>> even_stages(61, 4)
     array([15, 15, 15, 16])
     """
-    (n,) = whole("even_stages", n_layers=n_layers)
-    if n.ndim:
-        raise ValueError(f"even_stages: n_layers is {n_layers!r}; allowed: one whole number of at least 1")
-    return splitting.balance(np.ones(int(n)), n_stages).sizes(int(n))
+    n = one_whole("even_stages", n_layers=n_layers)
+    return splitting.balance(np.ones(n), n_stages).sizes(n)
 
 
-def _one_layout(subject: str, layout: Layout) -> None:
+def _one_layout(subject: str, layout: Layout, model: Model, *, precision: Precision | None = None, **_: object) -> None:
     if not isinstance(layout, Layout) or layout.shape:
         raise ValueError(f"{subject}: layout is {layout!s:.60}; allowed: one Layout")
+    check(subject, layout, model, as_precision(subject, precision))
 
 
-def _sizes(subject: str, n_input: int, chunks: ArrayLike) -> NDArray[np.int64]:
+def _sizes(subject: str, chunks: ArrayLike) -> NDArray[np.int64]:
     (sizes,) = whole(subject, chunks=chunks)
-    if sizes.ndim != 1 or np.ndim(n_input):
-        raise ValueError(f"{subject}: chunks has shape {sizes.shape}; allowed: one length after the other, one prompt")
+    if sizes.ndim != 1:
+        raise ValueError(f"{subject}: chunks has shape {sizes.shape}; allowed: one length after the other")
     return sizes.astype(np.int64)
 
 
@@ -287,8 +289,7 @@ def _links(sizes: NDArray, model: Model, chip: Chip, layout: Layout, how: Mappin
     if layout.pp == 1:
         return np.zeros((0, sizes.size))
     message = BF16.bytes_per_element * model.config.d_model * sizes
-    domain = np.arange(layout.pp) // max(chip.n_scale_up // layout.n_stage, 1)
-    across = np.diff(domain) > 0
+    across = np.arange(1, layout.pp) % exchange.domain_stages(layout, chip) == 0
     by = {x: how[x] for x in ("bound", "transfer_from") if x in how}
     inside = outside = 0.0
     if not across.all():

@@ -16,7 +16,7 @@ from codesign_lib.serving.exchange import Network
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs.formats import BF16, Precision
 from codesign_lib.specs.hardware import Chip
-from codesign_lib.specs.hf_config.fields import Ffn
+from codesign_lib.specs.hf_config.fields import Ffn, Layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,15 @@ def linear_s(x: shards.Shard, n_tokens: NDArray[np.float64], on: Step) -> NDArra
             "allowed: both in one format, or bound=True (the roofline)"
         )
     return gemm_s(n_tokens, x.k, n, fmt=weights, **on.kernels)
+
+
+def rest_s(rest: Layer, d_model: int, on: Step) -> NDArray[np.float64]:
+    """Seconds of the linear layers of what is neither mixer nor FFN.
+
+    Equal ones stand before the mixer and before the FFN: not one launch.
+    """
+    found = shards.rest_shards(rest, d_model)
+    return sum((x.count * linear_s(x._replace(count=1), on.n_tokens, on) for x in found), np.zeros(()))
 
 
 class FfnTime(NamedTuple):

@@ -14,7 +14,8 @@ Latent attention expands its prefix again for every chunk: the projection to key
 (but for kernels that absorb it, SGLang's on Hopper).
 **Not validated**: prefixes (no table has one), and kinds of layers without measured kernels (recurrent, compressed,
 sparse and chunked attention, indexers), for which the roofline is taken; so hybrids come out too fast where these
-layers count.
+layers count. Sparse latent attention is absorbed or expanded, whichever is faster. Indexers score with all their heads
+on every tp rank, as in vLLM and in ``decode``.
 
 Ignored: norms, rotary embeddings, activation functions, writing the cache, the host, overlap of communication with
 computing, context parallelism (kvp is 1 here; its volume is in :py:mod:`codesign_lib.serving.volumes`).
@@ -23,6 +24,7 @@ computing, context parallelism (kvp is 1 here; its volume is in :py:mod:`codesig
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,11 +34,12 @@ from codesign_lib.cost.attention_kernels import attention_prefill_s
 from codesign_lib.cost.kernels import gemm_s
 from codesign_lib.cost.latent_kernels import absorbs, latent_prefill_form_s, latent_prefill_s
 from codesign_lib.cost.ops import layer as layer_ops
+from codesign_lib.cost.ops import moe
 from codesign_lib.cost.roofline import Work
 from codesign_lib.cost.tiling import whole
 from codesign_lib.serving import shards
 from codesign_lib.serving.layout import Layout, check
-from codesign_lib.serving.parts import Step, ffn_s, linear_s
+from codesign_lib.serving.parts import Step, ffn_s, linear_s, rest_s
 from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.hardware import chip as as_chip
@@ -45,7 +48,6 @@ from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as as_model
 from codesign_lib.specs.quantities import common_shape, not_negative
 
-ROUTINGS = ("balanced", "skewed")
 PARTS = ("projections", "attention", "ffn", "experts", "communication")
 
 
@@ -112,8 +114,8 @@ def layer_costs(
     (n,), (p,) = whole(subject, n_new=n_new), not_negative(subject, n_prefix=n_prefix)
     common_shape(subject, n_new=n, n_prefix=p)
     as_precision(subject, precision)
-    if routing not in ROUTINGS:  # also where a model has no experts
-        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(ROUTINGS)}")
+    if routing not in moe.ROUTINGS:  # also where a model has no experts
+        raise ValueError(f"{subject}: routing is {routing!r}; allowed: {', '.join(moe.ROUTINGS)}")
     check(subject, layout, of, precision)
     if np.any(np.asarray(layout.kvp) > 1):
         raise ValueError(f"{subject}: layout has kvp={layout.kvp}, which divides a cache in decoding; allowed: kvp=1")
@@ -153,19 +155,18 @@ def _layer(layer: Layer, d: int, n_prefix: NDArray, on: Step) -> dict[str, NDArr
     for mixer in layer.mixers:
         linear = sum(linear_s(x, on.n_tokens, on) for x in shards.mixer_shards(mixer, d, layout) if x.of.kind)
         found["projections"] = found["projections"] + linear
-        found["attention"] = found["attention"] + _mixing_s(mixer, d, n_prefix, on)
+        found["attention"] = found["attention"] + _mixing_s(mixer, n_prefix, on)
     if layer.mixers:
         found["communication"] = on.network.all_reduce_s(BF16.bytes_per_element * d * on.n_tokens, layout.n_replica)
     for ffn in layer.ffns:
         for name, value in zip(("ffn", "experts", "communication"), ffn_s(ffn, d, on), strict=True):
             found[name] = found[name] + value
     rest = replace(layer, mixers=(), ffns=())
-    for x in shards.rest_shards(rest, d):  # equal ones stand before the mixer and before the FFN: not one launch
-        found["ffn"] = found["ffn"] + x.count * linear_s(x._replace(count=1), on.n_tokens, on)
+    found["ffn"] = found["ffn"] + rest_s(rest, d, on)
     return found
 
 
-def _mixing_s(mixer: Mixer, d: int, p: NDArray, on: Step) -> NDArray[np.float64]:
+def _mixing_s(mixer: Mixer, p: NDArray, on: Step) -> NDArray[np.float64]:
     """Attention or recurrence of one layer over the chunk."""
     tp, kv = np.asarray(on.layout.tp_attention, np.float64), on.precision.kv
     sparse = getattr(mixer, "n_selected_tokens", None) is not None
@@ -176,13 +177,16 @@ def _mixing_s(mixer: Mixer, d: int, p: NDArray, on: Step) -> NDArray[np.float64]
         )  # fmt: skip
     if isinstance(mixer, LatentAttention) and not sparse:
         return _latent_s(mixer, np.ceil(mixer.n_heads / tp), p, on)
-    # no measured kernel: the roofline, evenly divided
-    works = layer_ops.prefill(
-        Layer(mixers=(mixer,), ffns=(), n_norm_params=0), d, on.n_tokens, p, precision=on.precision
-    )
-    formats = {"mixing": BF16 if isinstance(mixer, Recurrent) else kv, "indexing": kv}
-    parts = ((works[x], fmt) for x, fmt in formats.items() if x in works)
-    return sum(roofline.time_s(Work(w.flops / tp, w.bytes / tp, w.exps / tp), on.chip, fmt) for w, fmt in parts)
+    # no measured kernel: the roofline, of the faster form where there are two
+    if isinstance(mixer, Recurrent):
+        (w,) = layer_ops.mixing_forms(mixer, on.n_tokens, precision=on.precision)
+        return roofline.time_s(Work(w.flops / tp, w.bytes / tp, w.exps / tp), on.chip, BF16)
+    # a latent, a compressed entry and a key-value head of several ranks are whole on each of them
+    heads = {x: np.ceil(getattr(mixer, x) / tp) for x in ("n_heads", "n_kv_heads") if hasattr(mixer, x)}
+    forms = layer_ops.mixing_forms(replace(mixer, **heads), on.n_tokens, p, precision=on.precision)
+    time_s = reduce(np.minimum, (roofline.time_s(w, on.chip, kv) for w in forms))
+    scored = layer_ops.indexing(mixer, on.n_tokens, p, precision=on.precision)
+    return time_s if scored is None else time_s + roofline.time_s(scored, on.chip, kv)
 
 
 def _latent_s(mixer: LatentAttention, heads: NDArray, p: NDArray, on: Step) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.cost.tiling import whole
+from codesign_lib.cost.tiling import one_whole
 from codesign_lib.specs.quantities import not_negative
 
 EXACT_GRANULES = 256
@@ -64,7 +64,7 @@ def equal_time_chunks(
     """
     subject = "equal_time_chunks"
     n, first, step = (
-        _one(subject, **{name: x})
+        one_whole(subject, **{name: x})
         for name, x in (("n_tokens", n_tokens), ("first_tokens", first_tokens), ("multiple", multiple))
     )
     a, b = _law(subject, quadratic_s, linear_s)
@@ -93,7 +93,7 @@ def fixed_chunks(n_tokens: int, chunk_tokens: int) -> NDArray[np.int64]:
     array([4096, 4096, 1808])
     """
     n, size = (
-        _one("fixed_chunks", **{name: x}) for name, x in (("n_tokens", n_tokens), ("chunk_tokens", chunk_tokens))
+        one_whole("fixed_chunks", **{name: x}) for name, x in (("n_tokens", n_tokens), ("chunk_tokens", chunk_tokens))
     )
     return np.minimum(size, n - np.arange(0, n, size))
 
@@ -108,7 +108,7 @@ def even_time_chunks(n_tokens: int, n_chunks: int, *, quadratic_s: float, linear
     array([500, 207, 159, 134])
     """
     subject = "even_time_chunks"
-    n, m = _one(subject, n_tokens=n_tokens), _one(subject, n_chunks=n_chunks)
+    n, m = one_whole(subject, n_tokens=n_tokens), one_whole(subject, n_chunks=n_chunks)
     if m > n:
         raise ValueError(f"{subject}: n_chunks is {m}; allowed: at most n_tokens, {n}")
     a, b = _law(subject, quadratic_s, linear_s)
@@ -156,7 +156,7 @@ def best_chunks(cost_s: Callable[[NDArray, NDArray], ArrayLike], n_granules: int
     Chunks(sizes=array([4, 2, 1, 1, 1, 1, 1, 1]), finish_s=142.0, lower_bound_s=142.0)
     """
     subject = "best_chunks"
-    n, p = _one(subject, n_granules=n_granules), _one(subject, n_stages=n_stages)
+    n, p = one_whole(subject, n_granules=n_granules), one_whole(subject, n_stages=n_stages)
     if n > MOST_GRANULES:
         raise ValueError(f"{subject}: n_granules is {n}; allowed: at most {MOST_GRANULES}, use coarser granules")
     cost = _triangle(subject, cost_s, n)
@@ -265,12 +265,3 @@ def _triangle(subject: str, cost_s: Callable[[NDArray, NDArray], ArrayLike], n: 
             ) from None
         cost[first : first + len(end), : len(start)] = np.where(real, some, np.inf)
     return cost
-
-
-def _one(subject: str, **value: ArrayLike) -> int:
-    """A single whole number of at least 1."""
-    ((name, given),) = value.items()
-    (size,) = whole(subject, **value)
-    if size.ndim:
-        raise ValueError(f"{subject}: {name} is {given!r}; allowed: one whole number of at least 1")
-    return int(size)

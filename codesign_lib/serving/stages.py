@@ -3,7 +3,8 @@
 Layers that are left over go to the stages before the last one, from behind, one each (vLLM's ``get_pp_indices``): the
 first stage also has the embedding, the last the head. Where layers differ, the fullest and the slowest stage depend on
 which layers fall together, and not on their average. Other splits may be better for one purpose
-(:py:mod:`codesign_lib.serving.splitting`).
+(:py:mod:`codesign_lib.serving.splitting`); the first token of one prompt is by default priced on another one, the
+smaller stages first (:py:func:`codesign_lib.serving.first_token.even_stages`), which suits its growing chunks.
 """
 
 from __future__ import annotations

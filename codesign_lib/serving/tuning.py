@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codesign_lib.cost.tiling import whole
 from codesign_lib.serving.pipeline import first_token_s
 from codesign_lib.specs.quantities import not_negative
 
@@ -40,10 +41,15 @@ def tuned_chunks(
     if cost.ndim != 3 or cost.shape[1] != cost.shape[2]:
         raise ValueError(f"tuned_chunks: cost_s has shape {cost.shape}; allowed: [stage, start, length − 1]")
     n = cost.shape[1]
-    link = np.broadcast_to(link, (len(cost) - 1, n))
-    starts = [np.asarray(x, dtype=np.int64) for x in begin]
+    try:
+        link = np.broadcast_to(link, (len(cost) - 1, n))
+    except ValueError:
+        raise ValueError(
+            f"tuned_chunks: link_s has shape {link.shape}; allowed: what broadcasts to {(len(cost) - 1, n)}"
+        ) from None
+    starts = [whole("tuned_chunks", begin=x)[0].astype(np.int64) for x in begin]
     for sizes in starts:
-        if sizes.ndim != 1 or sizes.size == 0 or sizes.min() < 1 or sizes.sum() != n:
+        if sizes.ndim != 1 or sizes.sum() != n:
             raise ValueError(
                 f"tuned_chunks: begin holds {sizes.tolist()}; allowed: chunks that sum to {n}, the granules"
             )

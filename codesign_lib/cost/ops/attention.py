@@ -49,10 +49,12 @@ def pairs(
         return n * (p + n)
     if chunk_tokens is not None:
         (size,) = positive("pairs", chunk_tokens=chunk_tokens)
+        common_shape("pairs", n_new=n, n_prefix=p, chunk_tokens=size)
         return _triangles(p + n, size) - _triangles(p, size)
     if window_tokens is None:
         return n * (p + n / 2)
     (window,) = positive("pairs", window_tokens=window_tokens)
+    common_shape("pairs", n_new=n, n_prefix=p, window_tokens=window)
     growing = np.clip(window - p, 0, n)
     return growing * (p + growing / 2) + (n - growing) * np.minimum(window, p + n)
 
@@ -199,7 +201,9 @@ def latent_prefill(
     sizes = dict(n_heads=n_heads, kv_rank=kv_rank, d_nope=d_nope, d_rope=d_rope, d_value=d_value, n_batch=n_batch)
     h, r, nope, rope, v, b = positive(subject, **sizes)
     (n,), (p,) = positive(subject, n_new=n_new), not_negative(subject, n_prefix=n_prefix)
-    seen = b * h * pairs(n, p, window_tokens=window_tokens)
+    each = pairs(n, p, window_tokens=window_tokens)
+    common_shape(subject, n_new=each, **dict(zip(sizes, (h, r, nope, rope, v, b), strict=True)))
+    seen = b * h * each
     if window_tokens is not None:
         p = np.minimum(p, n * np.asarray(window_tokens, np.float64))
     latent = b * _size(kv) * (r + rope)

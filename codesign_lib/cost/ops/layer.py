@@ -68,12 +68,46 @@ def prefill(
     """``n_new`` tokens behind ``n_prefix`` in each of ``n_batch`` sequences; parts as in :py:func:`decode`.
 
     Latent attention is absorbed where that takes fewer FLOPs: without selection below
-    :py:func:`codesign_lib.cost.ops.attention.latent_crossover` new tokens.
+    :py:func:`codesign_lib.cost.ops.attention.latent_crossover` new tokens. With one, fewer FLOPs may take longer:
+    :py:func:`mixing_forms` gives both forms.
     """
     as_precision("layer.prefill", precision)
     n, b = positive("layer.prefill", n_new=n_new, n_batch=n_batch)
     (p,) = not_negative("layer.prefill", n_prefix=n_prefix)
     return _parts(layer, d_model, b, n, p, precision, routing, decoding=False)
+
+
+def mixing_forms(
+    mixer: Mixer, n_new: ArrayLike, n_prefix: ArrayLike = 0, *, n_batch: ArrayLike = 1, precision: Precision = IN_BF16
+) -> tuple[Work, ...]:
+    """What a mixer does with a chunk, in every form with the same result: latent attention absorbed and expanded.
+
+    Other mixers have one form. Which of two is faster only a chip tells. Sizes as in :py:func:`prefill`.
+
+    >>> from codesign_lib.specs import models
+    >>> r1, v3_2 = (models.MODELS[x].config.layers[-1].mixers[0] for x in ("deepseek_r1", "deepseek_v3_2"))
+    >>> [[f"{w.flops:.1e}" for w in mixing_forms(x, 4096, 65_536)] for x in (r1, v3_2)]   # all tokens, or 2,048 a query
+    [['7.7e+13', '2.5e+13'], ['2.3e+12', '2.9e+12']]
+    """
+    n, b = positive("layer.mixing_forms", n_new=n_new, n_batch=n_batch)
+    (p,) = not_negative("layer.mixing_forms", n_prefix=n_prefix)
+    as_precision("layer.mixing_forms", precision)
+    if not isinstance(mixer, LatentAttention):
+        return (_mixing(mixer, b, n, p, precision, decoding=False),)
+    sizes = dict(n_heads=mixer.n_heads, kv_rank=mixer.kv_rank, d_rope=mixer.d_rope, d_nope=mixer.d_nope)
+    sizes |= dict(d_value=mixer.d_value, window_tokens=mixer.n_selected_tokens, n_batch=b, kv=precision.kv)
+    return tuple(attention.latent_prefill(n, p, **sizes, absorbed=x) for x in (True, False))
+
+
+def indexing(
+    mixer: Mixer, n_new: ArrayLike, n_prefix: ArrayLike = 0, *, n_batch: ArrayLike = 1, precision: Precision = IN_BF16
+) -> Work | None:
+    """What a mixer's indexer does with a chunk; None where it has none."""
+    x = getattr(mixer, "indexer", None)
+    if x is None:
+        return None
+    sizes = dict(n_heads=x.n_heads, d_head=x.d_head, tokens_per_entry=x.tokens_per_entry)
+    return attention.index(n_new, n_prefix, **sizes, n_batch=n_batch, kv=precision.kv)
 
 
 def model_decode(model: Model, n_context: ArrayLike, **how) -> dict[str, Work]:
@@ -106,11 +140,8 @@ def _parts(layer: Layer, d: int, b, n, p, precision: Precision, routing: str, *,
             found["expert"] = found.get("expert", NOTHING) + _experts(ffn, d, b * n, formats, routing)
     for mixer in layer.mixers:
         found["mixing"] = found.get("mixing", NOTHING) + _mixing(mixer, b, n, p, precision, decoding)
-        x = getattr(mixer, "indexer", None)
-        if x:
-            work = attention.index(n, p, n_heads=x.n_heads, d_head=x.d_head, tokens_per_entry=x.tokens_per_entry,
-                                   n_batch=b, kv=precision.kv)  # fmt: skip
-            found["indexing"] = found.get("indexing", NOTHING) + work
+        if scored := indexing(mixer, n, p, n_batch=b, precision=precision):
+            found["indexing"] = found.get("indexing", NOTHING) + scored
     return found
 
 
@@ -130,12 +161,11 @@ def _mixing(mixer: Mixer, b, n, p, precision: Precision, decoding: bool) -> Work
         return _compressed(mixer, b, n, p, precision)
     window = mixer.n_selected_tokens
     if isinstance(mixer, LatentAttention):
-        sizes = dict(n_heads=mixer.n_heads, kv_rank=mixer.kv_rank, d_rope=mixer.d_rope)
         if decoding:
             s = p + n if window is None else np.minimum(p + n, window)
+            sizes = dict(n_heads=mixer.n_heads, kv_rank=mixer.kv_rank, d_rope=mixer.d_rope)
             return attention.latent_decode(s, **sizes, n_batch=b, kv=precision.kv)
-        sizes |= dict(d_nope=mixer.d_nope, d_value=mixer.d_value, window_tokens=window, kv=precision.kv)
-        absorbed, expanded = (attention.latent_prefill(n, p, **sizes, n_batch=b, absorbed=x) for x in (True, False))
+        absorbed, expanded = mixing_forms(mixer, n, p, n_batch=b, precision=precision)
         cheaper = absorbed.flops < expanded.flops
         return Work(*(np.where(cheaper, x, y) for x, y in zip(_fields(absorbed), _fields(expanded), strict=True)))
     sizes = dict(n_heads=mixer.n_heads, n_kv_heads=mixer.n_kv_heads, d_head=mixer.d_head, d_value=mixer.d_value)
