@@ -223,9 +223,12 @@ rows = {(model, chip): [prompts.tuned(64, **how, layout=prompts.divided(model, t
 table({"layout": [f"TP {tp} × PP {32 // tp}" for tp in ranks]} | {f"{models[model]}, {chip}": [" / ".join((f"{x.ttft_s:.2f}", *(f"{x.queued_tokens_per_s_per_gpu(100, in_flight=each * x.layout.pp):,.0f}" for each in (1, 2)))) for x in row] for (model, chip), row in rows.items()})
 
 # %% [markdown]
-# The best is between: wide tensor parallelism spends its time in all-reduces (beyond a node our time for them is a bound
-# that flatters), a long pipeline in its bubble, also with prompts queued when only one chunk a stage is in flight. What eight ranks send over 128K tokens, each GPU (TP, CP) or all boundaries
-# together (PP), and the seconds that takes at least on an H200's NVLink / with every rank behind its own NIC:
+# For one prompt the best is between: wide tensor parallelism spends its time in all-reduces (beyond a node our time for
+# them is a bound that flatters), a long pipeline in its bubble. With prompts queued and one chunk a stage in flight that
+# holds for R1, while Llama-405B loses nothing, or next to nothing, up to 32 stages. With two only R1 on GB300 still has its
+# best in between.
+#
+# What eight ranks send over 128K tokens, each GPU (TP, CP) or all boundaries together (PP), and the seconds that takes at least on an H200's NVLink / with every rank behind its own NIC:
 
 # %%
 kinds = [(name, model, kind) for model, name in models.items() for kind in volumes.KINDS]
@@ -309,11 +312,10 @@ tables.checks([c for topic in ("first_tokens", "scaling", "figure9") for c in cl
 
 # %% [markdown]
 # **This check does not tell kernels from a roofline**: the bound and one number come nearer than kernels and one number
-# to two of the three held-out prompts, at 1M as far off on the other side, and nearer to DeepSeek, as the evidence page
-# shows; the parabola comes nearer to both of its. Nearly all of the time
-# is attention, whose law all three share. What kernels add is the length of chunks and the split of layers. The speed
-# says that H20s ran so much faster than an H200's shares of their peaks say, which puts attention near the sheet's peak:
-# fewer tensor cores are easier to feed. The same number serves one stage, and DeepSeek-V3.1, for which ours is too fast.
+# to two of the three held-out prompts, at 1M about as far off on the other side, and nearer to DeepSeek, as the evidence page
+# shows; the parabola comes nearer to both of its. Nearly all of the time is attention, whose law all three share. What
+# kernels add is the length of chunks and the split of layers. The speed says that H20s ran so much faster than an H200's
+# shares of their peaks say, which puts attention near the sheet's peak: fewer tensor cores are easier to feed. The same number serves one stage, and DeepSeek-V3.1, for which ours is too fast.
 #
 # Scaling is measured as the mean of 16 prompts in a row. With any number of chunks in flight a pipeline would be nearly
 # full. SGLang keeps as many chunks in flight as stages, so that one slow chunk holds up the first stage, and static
@@ -337,8 +339,8 @@ tables.summary({topic: claims.check(topic) for topic in topics})
 # %% [markdown]
 # The worst gap is the end of Figure 9, read off an axis, on a chip that is not named. All prompts on H20 are within a
 # tenth, all scalings within 10 points of speed-up over ranks, and each of ours is higher: hosts, launches and
-# synchronisation between stages are not in the model. Only PP 4 × TP 8 over TP 32 is lower, because TP 32, below it, has
-# the largest of these gaps. On prompts of this one cluster a parabola does better, and a roofline mostly;
+# synchronisation between stages are not in the model. Only PP 4 × TP 8 over TP 32 is lower, because TP 32, by which it is
+# divided, has the largest of these gaps. On prompts of this one cluster a parabola does better, and a roofline mostly;
 # neither says which chunks or which split to take.
 #
 # ## Where it breaks
