@@ -28,7 +28,7 @@ WINGS = {
         {"elements", "blocks"},
         {"variants", "error_law"},
         {"nvfp4", "microscaling"},
-        {"recipes", "checkpoint", "gptq"},
+        {"recipes", "checkpoint", "gptq", "compiled"},
     ],
     "serving": [
         {"pipeline", "sharded_attention", "rules", "helix", "rental", "price"},
@@ -103,9 +103,9 @@ def test_a_module_holds_one_concept(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(LIBRARY)))
 def test_only_plotting_needs_more_than_numpy(path):
-    if place(path) in (("report", "plotting"), ("report", "tables")):
+    if place(path) in (("report", "plotting"), ("report", "tables"), ("lowbit", "compiled")):
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     packages = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     packages |= {n.module.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert packages.isdisjoint({"matplotlib", "tabulate", "scipy", "pandas", "IPython"})
+    assert packages.isdisjoint({"matplotlib", "tabulate", "scipy", "pandas", "IPython", "numba"})

@@ -25,7 +25,7 @@ def test_one_gpu_holds_what_the_model_has(name):
     m = memory(of, "gb300", layout=Layout(), batch=3, n_context=10_000, precision=IN_BF16)
     assert m.weights_bytes == 2 * of.n_params
     cached = models.kv_bytes(of, 10_000, "bf16") + models.indexer_bytes(of, 10_000, "bf16")
-    assert m.kv_bytes == 3 * cached and m.state_bytes == 3 * models.state_bytes(of, "bf16")
+    assert m.kv_bytes == 3 * cached and m.state_bytes == 3 * models.state_bytes(of, "bf16", with_convolution=True)
 
 
 @pytest.mark.parametrize("name", list(models.MODELS))
@@ -45,8 +45,10 @@ def test_fewer_heads_than_ranks():
     helix = memory(qwen, "b200_sxm", layout=Layout(kvp=4, tp_attention=2, ep=8), batch=1, n_context=4096,
                    precision=IN_BF16)  # fmt: skip
     assert 8 * helix.kv_bytes == models.kv_bytes(qwen, 4096, "bf16")
-    assert 8 * m.state_bytes == models.state_bytes(qwen, "bf16")  # states have heads enough
-    assert 2 * helix.state_bytes == models.state_bytes(qwen, "bf16")  # and are the same on all kvp ranks
+    assert 8 * m.state_bytes == models.state_bytes(qwen, "bf16", with_convolution=True)  # states have heads enough
+    assert 2 * helix.state_bytes == models.state_bytes(
+        qwen, "bf16", with_convolution=True
+    )  # and are the same on all kvp ranks
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ class TestDisaggregated:
     def test_states_are_sent_with_the_cache(self):
         of, chip = models.MODELS["jamba_1_5_mini"], hardware.chip("gb300")
         took = pools.transfer_s(of, chip, n_input=1024, precision=FP4, n_from=8, n_to=8)
-        size = models.kv_bytes(of, 1024, "fp8") + models.state_bytes(of, "fp8")
+        size = models.kv_bytes(of, 1024, "fp8") + models.state_bytes(of, "bf16", with_convolution=True)
         assert models.state_bytes(of, "fp8") > 0 and took == pytest.approx(float(size / 8 / chip.link_bytes_per_s))
 
     def test_a_reader_holds_a_prompt_a_replica_and_stage(self):
@@ -515,6 +515,15 @@ class TestRefusals:
         load = Workload(n_input=2048, n_output=512, n_concurrent=[8, 64], ttft_limit_s=0.5, tpot_limit_s=1e-5)
         with pytest.raises(ValueError, match=r"tpot_limit_s of at least \S+ with ttft_limit_s 0.5, or a longer tpot"):
             sweep(workload=load)
+
+    @pytest.mark.parametrize("mode", frontier.MODES)
+    def test_both_limits_where_neither_alone_helps(self, mode):
+        load = Workload(n_input=2048, n_output=512, n_concurrent=[8, 64], ttft_limit_s=1e-5, tpot_limit_s=1e-5)
+        with pytest.raises(ValueError, match=r"allowed: both longer: tpot_limit_s .* and ttft_limit_s .*, each") as no:
+            sweep(workload=load, modes=[mode])
+        for limit, other in (("tpot_limit_s", "ttft_limit_s"), ("ttft_limit_s", "tpot_limit_s")):
+            least = named_number(no, f"{limit} of at least ([0-9.]+)")
+            assert len(sweep(workload=replace(load, **{limit: least, other: None}), modes=[mode]))
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -8,7 +8,7 @@ import importlib, pkgutil, sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"matplotlib", "matplotlib_inline", "tabulate", "scipy", "pandas", "IPython"}:
+        if name.split(".")[0] in {"matplotlib", "matplotlib_inline", "tabulate", "scipy", "pandas", "IPython", "numba"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

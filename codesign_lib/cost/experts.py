@@ -42,6 +42,8 @@ def tokens_per_expert(n_concurrent: ArrayLike, *, n_experts: ArrayLike, n_chosen
     m, n_experts, n_chosen = whole(
         "tokens_per_expert", n_concurrent=n_concurrent, n_experts=n_experts, n_chosen=n_chosen
     )
+    if np.any(n_chosen > n_experts):
+        raise ValueError("tokens_per_expert: n_chosen is above n_experts; allowed: n_chosen ≤ n_experts")
     return m * n_chosen / n_experts
 
 

@@ -38,8 +38,9 @@ class Variant:
 
     ``ideal_scale(block_amax, globals)`` is the block scale before E4M3; it is then clipped to ``[smallest_scale, 448]``
     and rounded. ``zero_code`` is the scale stored where the ideal one is 0, or (``replaces_underflow``) where the
-    rounded one is. ``quotient(x, s, globals, out)`` is what gets rounded to E2M1, ``step(s, globals)`` what v is
-    multiplied by. ``divides``: E is what the implementation computes, and G is 1/E;
+    rounded one is. ``step(s, globals)`` is what v is multiplied by; x is divided by it before it is rounded
+    to E2M1, or multiplied by ``multiplier(s, globals)``. ``divides``: E is what the implementation computes, and G is
+    1/E;
     ``torch_quotient``: E is 2688·(1/amax), and 1 where that is infinite. ``negative_zero`` keeps the sign of −0;
     ``signed_zero_value`` decodes the code 8 as −0, else as +0; ``bfloat16`` rounds decoded values to bfloat16.
     """
@@ -47,8 +48,8 @@ class Variant:
     name: str
     title: str
     ideal_scale: Callable[[Array, Globals], Array]
-    quotient: Callable[..., Array]
     step: Callable[[Array, Globals], Array]
+    multiplier: Callable[[Array, Globals], Array] | None = None
     smallest_scale: float = 0.0
     zero_code: int = 0
     replaces_underflow: bool = False
@@ -92,6 +93,14 @@ class Variant:
             np.copyto(codes, self.zero_code, where=codes == 0 if self.replaces_underflow else ideal == 0)
         return codes
 
+    def operand(self, s: Array, g: Globals) -> Array:
+        """What x is multiplied by where the variant has a ``multiplier``, and divided by where it has none."""
+        return (self.multiplier or self.step)(s, g)
+
+    def quotient(self, x: Array, s: Array, g: Globals, out: Array | None = None) -> Array:
+        """What is rounded to E2M1: about x/(s·G)."""
+        return (np.multiply if self.multiplier else np.divide)(x, self.operand(s, g), out=out)
+
     def steps(self, scales: NDArray[np.uint8], g: Globals) -> Array:
         """What each block's E2M1 values are multiplied by, float32, never infinite."""
         s = values(E4M3)[scales]
@@ -109,25 +118,12 @@ class Variant:
         return table
 
 
-def _divide_by_step(x: Array, s: Array, g: Globals, out: Array | None = None) -> Array:
-    return np.divide(x, s * g.decode_scale, out=out)
+def _from_guarded_reciprocals(s: Array, g: Globals) -> Array:
+    return _guarded_reciprocal(s * _guarded_reciprocal(g.encode_scale))
 
 
-def _divide_by_ratio(x: Array, s: Array, g: Globals, out: Array | None = None) -> Array:
-    return np.divide(x, s / g.encode_scale, out=out)
-
-
-def _times_reciprocal(x: Array, s: Array, g: Globals, out: Array | None = None) -> Array:
-    return np.multiply(x, np.minimum(_ONE / (s * (_ONE / g.encode_scale)), _MAX), out=out)
-
-
-def _times_ratio(x: Array, s: Array, g: Globals, out: Array | None = None) -> Array:
-    return np.multiply(x, (_ONE / g.decode_scale) / s, out=out)
-
-
-def _times_guarded_reciprocal(x: Array, s: Array, g: Globals, out: Array | None = None) -> Array:
-    product = s * _guarded_reciprocal(g.encode_scale)
-    return np.multiply(x, _guarded_reciprocal(product), out=out)
+def _from_reciprocals(s: Array, g: Globals) -> Array:
+    return np.minimum(_ONE / (s * (_ONE / g.encode_scale)), _MAX)
 
 
 def _guarded_reciprocal(x: Array) -> Array:
@@ -138,7 +134,6 @@ MODELOPT = Variant(
     name="modelopt",
     title="ModelOpt",
     ideal_scale=lambda block_amax, g: block_amax / (_SIX * g.decode_scale),
-    quotient=_divide_by_step,
     step=lambda s, g: s * g.decode_scale,
     smallest_scale=E4M3.smallest,
     zero_code=0x38,  # 1.0
@@ -149,8 +144,8 @@ TORCHAO = Variant(
     name="torchao",
     title="torchao",
     ideal_scale=lambda block_amax, g: (block_amax / _SIX) / g.decode_scale,
-    quotient=_times_ratio,
     step=lambda s, g: s * g.decode_scale,
+    multiplier=lambda s, g: (_ONE / g.decode_scale) / s,
     smallest_scale=2.0**-6,  # the smallest normal, not the smallest
     negative_zero=True,
     source="torchao 0.18.0, prototype/mx_formats/nvfp4_tensor.py with per_tensor_scale",
@@ -159,7 +154,6 @@ COMPRESSED_TENSORS = Variant(
     name="compressed_tensors",
     title="compressed-tensors",
     ideal_scale=lambda block_amax, g: g.encode_scale * (block_amax / _SIX),
-    quotient=_divide_by_ratio,
     step=lambda s, g: s / g.encode_scale,
     zero_code=0x20,  # 0.125
     replaces_underflow=True,
@@ -172,16 +166,16 @@ TRANSFORMER_ENGINE = Variant(
     name="transformer_engine",
     title="TransformerEngine",
     ideal_scale=lambda block_amax, g: block_amax * (g.encode_scale * _SIXTH),
-    quotient=_times_reciprocal,
     step=lambda s, g: (s * g.amax) * (_ONE / g.span),
+    multiplier=_from_reciprocals,
     source="TransformerEngine d0067d0, pytorch/custom_recipes/reference_nvfp4.py, common/cast/nvfp4",
 )
 VLLM = Variant(
     name="vllm",
     title="vLLM",
     ideal_scale=lambda block_amax, g: g.encode_scale * (block_amax * _SIXTH),
-    quotient=_times_guarded_reciprocal,
     step=lambda s, g: s / g.encode_scale,
+    multiplier=_from_guarded_reciprocals,
     divides=True,
     source="vLLM, quantization/utils/nvfp4_emulation_utils.py and tests/kernels/quantization/nvfp4_utils.py",
 )
@@ -189,8 +183,8 @@ FOUROVERSIX = Variant(
     name="fouroversix",
     title="fouroversix",
     ideal_scale=lambda block_amax, g: (block_amax / _SIX) * g.encode_scale,
-    quotient=_times_reciprocal,
     step=lambda s, g: (s * g.amax) / g.span,
+    multiplier=_from_reciprocals,
     source="fouroversix dadfad6, quantize/pytorch/reference.py; clipped at 6, which the reference is not",
 )
 VARIANTS = {v.name: v for v in (MODELOPT, TORCHAO, COMPRESSED_TENSORS, TRANSFORMER_ENGINE, VLLM, FOUROVERSIX)}

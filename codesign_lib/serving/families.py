@@ -50,8 +50,8 @@ def crossover_tokens(
     """Context from which the fastest of our layouts decodes ``batch`` sequences faster than the fastest of the others.
 
     Keywords as in ``decode_step_s``. Looked for on eight contexts a doubling between ``least`` and ``most`` and
-    interpolated between two; infinite where the others win at every one, ``least`` where ours do. Where the lead
-    changes more than once it is the last context from which ours keep it. Memory is not asked.
+    interpolated between two; infinite where the others win at the longest, ``least`` where ours win at every one. Where
+    the lead changes more than once it is the last context from which ours keep it. Memory is not asked.
 
     >>> in_fp4 = Precision(weights="nvfp4", activations="nvfp4", kv="fp8", head="nvfp4")
     >>> tp, helix = Layout(tp_attention=[64], tp_ffn=64), Layout(kvp=[8], tp_attention=8, tp_ffn=64)

@@ -8,6 +8,7 @@ output token of the points that keep the limit on the first token, and the other
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -100,16 +101,32 @@ def reason(
 
 def _slower(workload: Workload, tasks: Iterable[Block]) -> str:
     """The limits that would leave a point, each beside the other one as it is."""
-    least = [nearest(task) for task in tasks]
+    tasks = list(tasks)
+    limits = {name: getattr(workload, f"{name[:4]}_limit_s") for name in ("tpot_s", "ttft_s")}
+    set_ones = [name for name, limit in limits.items() if limit is not None]
+    if not set_ones:
+        return "allowed: fewer requests at once, or other formats"
+    least = _least(tasks)
+    if len(set_ones) == 2 and not np.isfinite(list(least.values())).any():  # each keeps the other from helping
+        free = replace(workload, tpot_limit_s=None, ttft_limit_s=None)
+        least = _least(replace(task, workload=free) for task in tasks)
+        return f"allowed: both longer: {' and '.join(_at_least(name, least[name]) for name in set_ones)}, each alone"
     said = []
-    for name, other in (("tpot_s", "ttft_s"), ("ttft_s", "tpot_s")):
-        time_s, kept = min(x[name] for x in least), getattr(workload, f"{other[:4]}_limit_s")
-        if getattr(workload, f"{name[:4]}_limit_s") is None:
-            continue
-        beside = "" if kept is None else f" with {other[:4]}_limit_s {float(kept):.4g}"
-        if np.isfinite(time_s):
-            digit = 10.0 ** (np.floor(np.log10(time_s)) - 3)  # rounded up: what is printed has to hold
-            said.append(f"{name[:4]}_limit_s of at least {np.ceil(time_s / digit) * digit:.4g}{beside}")
+    for name in set_ones:
+        other = "ttft_s" if name == "tpot_s" else "tpot_s"
+        beside = "" if limits[other] is None else f" with {other[:4]}_limit_s {float(limits[other]):.4g}"
+        if np.isfinite(least[name]):
+            said.append(f"{_at_least(name, least[name])}{beside}")
         else:
             said.append(f"a longer {other[:4]}_limit_s (no {name[:4]}_limit_s helps{beside})")
-    return f"allowed: {', or '.join(said) or 'fewer requests at once, or other formats'}"
+    return f"allowed: {', or '.join(said)}"
+
+
+def _least(tasks: Iterable[Block]) -> dict[str, float]:
+    found = [nearest(task) for task in tasks]
+    return {name: min(x[name] for x in found) for name in ("tpot_s", "ttft_s")}
+
+
+def _at_least(name: str, time_s: float) -> str:
+    digit = 10.0 ** (np.floor(np.log10(time_s)) - 3)  # rounded up: what is printed has to hold
+    return f"{name[:4]}_limit_s of at least {np.ceil(time_s / digit) * digit:.4g}"

@@ -270,7 +270,10 @@ def _cache(layers: tuple[Layer, ...], layout: Layout, s: NDArray, precision: Pre
 
 
 def state_bytes(model: Model, layout: Layout) -> NDArray[np.float64]:
-    """Bytes of one sequence's recurrent states on a GPU, all layers: divided by tp_attention, the same on kvp ranks."""
+    """Bytes of one sequence's recurrent states on a GPU, all layers: divided by tp_attention, the same on kvp ranks.
+
+    Windows of their convolutions, in BF16, are among them.
+    """
     return _states(model.config.layers, layout)
 
 
@@ -278,7 +281,7 @@ def _states(layers: tuple[Layer, ...], layout: Layout) -> NDArray[np.float64]:
     found = 0.0
     for r in caches.recurrent_mixers(layers):
         found += r.n_heads * r.d_key * r.d_value * r.state_bytes_per_element
-        found += r.n_conv * (r.conv_tokens - 1) * BF16.bytes_per_element if r.kind == "short_conv" else 0.0
+        found += r.n_conv * (r.conv_tokens - 1) * BF16.bytes_per_element  # the window of the convolution
     return found / np.asarray(layout.tp_attention, np.float64)
 
 

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from codesign_lib.serving import memory, prefill
 from codesign_lib.serving.layout import AXES, Layout, layouts
 from codesign_lib.specs import models
-from codesign_lib.specs.formats import Precision, as_precision
+from codesign_lib.specs.formats import BF16, Precision, as_precision
 from codesign_lib.specs.hardware import Chip
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.quantities import positive
@@ -156,7 +156,7 @@ def transfer_s(
     """
     source, target = positive("transfer_s", n_from=n_from, n_to=n_to)
     as_precision("transfer_s", precision)
-    size = models.kv_bytes(model, n_input, precision.kv) + models.state_bytes(model, precision.kv)
+    size = models.kv_bytes(model, n_input, precision.kv) + models.state_bytes(model, BF16, with_convolution=True)
     across = source + target > chip.n_scale_up
     if np.any(across) and chip.scale_out_bytes_per_s is None:
         raise ValueError(f"transfer_s: {chip} has no scale_out_bytes_per_s: its NIC rate is not public")

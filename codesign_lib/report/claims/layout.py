@@ -88,10 +88,6 @@ def expert_limits() -> Iterator[Pair]:
     yield exact("expert_limits/ep8", "all-gather over all-to-all, EP 8, 8 of 256", 1.0, BLOG18, ours, unit="×")
     ours = partial(_gathered_over_sent, 32)
     yield exact("expert_limits/ep32", "all-gather over all-to-all, EP 32, 8 of 256", 4.0, BLOG18, ours, unit="×")
-    for slots, ranks in ((9, 32), (8, 36)):
-        what = f"expert slots of EP {ranks}, {slots} a rank"
-        ours = partial(np.multiply, slots, ranks)
-        yield exact(f"expert_limits/slots{slots}", what, 288, EPLB, ours)
     row = published.table("expert_balance").where(balancer="none")
     what = "DeepSeek-R1 on 32 ranks without a balancer: tokens of the busiest over the mean"
     yield measured("expert_limits/busiest", what, 1 + row["rank_imbalance"][0], "×", EPLB, _busiest)
