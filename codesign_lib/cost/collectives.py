@@ -22,10 +22,10 @@ An engine's own all-reduce is one-shot, every rank reading all others' buffers, 
 .. math:: t = t_h \log_2 G + \min\left(t_1 + \frac{(G - 1) B}{e_1 L},\; t_2 + \frac{w}{e_2 L}\right)
 
 Numbers of a chip, engine and operation: ``hop_s``, ``first_s``, ``first_fraction``, ``second_s``,
-``second_fraction``, NCCL's all-reduce at f = 2 (G − 1)/G. In a rack of trays of four GPUs engines take other kernels
-between trays: TensorRT-LLM its multi-node ones (numbers of their own, from 8 and 16 GPUs of a GB300), SGLang NCCL.
-
-**Across domains** there is the bound alone: nodes exchange over one NIC a GPU, every GPU its share.
+``second_fraction``, NCCL's all-reduce at f = 2 (G − 1)/G. The all-to-all's ``first_fraction``, 0.01 to 0.03, says how
+the protocol that starts fast grows until the other takes over, and is no efficiency of links. In a rack of trays of
+four GPUs engines take other kernels between trays: TensorRT-LLM its multi-node ones (numbers of their own, from 8 and
+16 GPUs of a GB300), SGLang NCCL. **Across domains** there is the bound alone: nodes exchange over one NIC a GPU.
 
 Fitted on 2, 4 and 8 GPUs of a node (2 and 4 of a tray). SGLang's times on 8 and 16 GPUs of a GB300 rack, which no fit
 saw, show how far NCCL's numbers reach (``tools/validate_collectives.py``). Ignored: overlap, contention.

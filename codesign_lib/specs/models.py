@@ -73,6 +73,8 @@ class Model:
     def linear_layers(self) -> tuple[LinearLayer, ...]:
         """All linear layers, output head included, multi-token-prediction modules not; fused as engines fuse them.
 
+        The gate of shared experts, a matrix of one column, counts as a vector and is none of them.
+
         >>> sum(layer.n_params for layer in MODELS["llama_3_1_405b"].linear_layers()) / 1e9
         403.747...
         """

@@ -146,7 +146,8 @@ class Layer:
 
     ``n_norm_params`` are the layer's own norm weights; ``n_hyper`` the residual streams of hyper-connections (0: plain
     residual); ``d_per_layer_input`` the size of a gated per-layer embedding (Gemma 3n and 4); ``n_altup`` and
-    ``d_laurel`` the streams of alternating updates and the rank of the residual beside them (Gemma 3n).
+    ``d_laurel`` the streams of alternating updates and the rank of the residual beside them (Gemma 3n). Norms are
+    counted when the file is read: another ``Config.d_model`` in a copy leaves them as they are.
     """
 
     mixers: tuple[Mixer, ...]
