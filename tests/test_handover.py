@@ -148,6 +148,11 @@ class TestDecisions:
         assert entry("gemma_4_26b_a4b", "expert down", tp=4, tp_experts=1)[0]
         assert "2112 rows are padded to 2176" in entry("deepseek_r1", "q_a and kv_a", tp=8)[1]
 
+    def test_rows_on_a_rank(self):
+        """32 of them, not 16: 10,944 / 4 = 2,736 = 85.5 · 32, 10,944 / 2 = 171 · 32."""
+        assert entry("glm_4_5_air", "gate_up", tp=2)[0]
+        assert entry("glm_4_5_air", "gate_up", tp=4) == (False, "N = 2736 on each of 4 ranks is no multiple of 32")
+
     def test_experts_stay_together(self):
         yes, why = entry("nemotron_3_super", "expert up", tp=4)
         assert (yes, why) == (False, "the experts' other matrix stays: K = 672 on each of 4 ranks is no multiple of 64")
