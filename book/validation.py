@@ -30,7 +30,8 @@ say(f"**{len(every):,} claims**: {len(kinds['exact']):,} exact, {len(kinds['meas
 # ## By topic
 #
 # *Agree*: exact claims and trends. *As recorded*: measured claims whose gap is where it was; how large it is say the
-# median of its size and the worst with its sign.
+# median of its size and the worst with its sign. Where nobody printed the other number, the claim says so below: a second
+# program (error_law), or a formula by hand (nvfp4_questions, the padded rows of storage).
 
 # %%
 tables.summary(held)

@@ -677,7 +677,7 @@ class TestWhatIsNoTensor:
         ],
     )
     def test_pack(self, codes):
-        with pytest.raises(ValueError, match="pack: codes are .*; allowed: uint8 from 0 to 15, an even number"):
+        with pytest.raises(ValueError, match=r"pack: codes are .*; allowed: uint8 from 0 to 15, an even number"):
             nvfp4.pack(codes)
 
     def test_pack_of_nothing(self):

@@ -403,9 +403,9 @@ class TestErrorLaw:
         with pytest.raises(ValueError, match="x is all zeros"):
             relative_mse([0.0], [1.0])
         for bad in (np.nan, np.inf):
-            for arrays in (([bad, 1.0], [1.0, 1.0]), ([1.0, 1.0], [bad, 1.0]), ([bad], [bad])):
+            for pair in (([bad, 1.0], [1.0, 1.0]), ([1.0, 1.0], [bad, 1.0]), ([bad], [bad])):
                 with pytest.raises(ValueError, match=r"relative_mse: .* not finite"):
-                    relative_mse(*arrays)
+                    relative_mse(*pair)
         with pytest.raises(ValueError, match=r"relative_mse: .* squares are not"):
             relative_mse([1e200], [0.0])
         with pytest.raises(ValueError, match="relative_mse: approximation is of dtype <U1"):

@@ -42,6 +42,7 @@ METHODS: Mapping[str, tuple[Callable[[_Array], _Array], int]] = MappingProxyType
         "MXFP4, floor": (partial(_mx, microscaling.mxfp4), 1),
         "MXFP4, rceil": (partial(_mx, partial(microscaling.mxfp4, rule="rceil")), 1),
         "MXFP4, even": (_EVEN, 1),
+        "MXFP4, even, rotated by 32": (_EVEN, 32),
         "MXFP4, even, rotated by 128": (_EVEN, 128),
         "MXFP8, floor": (partial(_mx, microscaling.mxfp8), 1),
         "MXFP8, rceil": (partial(_mx, partial(microscaling.mxfp8, rule="rceil")), 1),
