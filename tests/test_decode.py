@@ -563,3 +563,76 @@ def test_chips_nobody_measured_have_a_bound_or_another_s_numbers():
     assert h20.step_s > h200.step_s  # 4.0 against 4.8 TB/s
     with pytest.raises(ValueError, match="bound=True"):
         decode_step_s("llama_3_1_70b", "h20", **how, transfer_from="h200_sxm", bound=True)
+
+
+def test_the_ends_of_a_pipeline_send_as_well():
+    """Two layers and one: the first stage has the embedding's all-reduce, the last the head and the logits."""
+    net, at = exchange.Network(chip=hardware.chip("gb200")), Layout(tp_attention=4, tp_ffn=4, pp=2)
+    short = of_config("short", hidden_size=8192, intermediate_size=8192, num_hidden_layers=3, num_attention_heads=64,
+                      num_key_value_heads=8, vocab_size=512_000)  # fmt: skip
+    for vocabulary in (512, 512_000):
+        of = replace(short, config=replace(short.config, n_vocab=vocabulary))
+        step = decode_step_s(of, "gb200", layout=at, batch=2, n_context=100, precision=IN_BF16)
+        embedding = exchange.embedding_s(1, 8192, layout=at, on=net)
+        logits = exchange.logits_s(1, vocabulary, layout=at, on=net)
+        hop = exchange.hand_over_s(1, 8192, layout=at, on=net)
+        layers = step.projections_s + step.attention_s + step.ffn_s + step.communication_s - embedding - logits - hop
+        first, last = 2 / 3 * layers + embedding, layers / 3 + step.head_s + logits
+        assert (first > last) == (vocabulary == 512)
+        assert step.step_s == pytest.approx(2 * (max(first, last) + hop), rel=1e-12)
+
+
+def test_merging_is_as_wide_as_values_are():
+    """MiMo's keys are 192 wide, its values 128."""
+    net = exchange.Network(chip=hardware.chip("gb200"))
+    of = models.MODELS["mimo_v2_flash"]
+    wide, plain = (
+        decode_step_s(of, "gb200", layout=x, batch=8, n_context=10**5, precision=IN_BF16).communication_s
+        for x in (Layout(kvp=2, tp_attention=4, ep=8), Layout(tp_attention=8, ep=8))
+    )
+    merged = sum(n * net.all_to_all_s(8 * m.n_heads / 4 * (2 * 128 + 8), 2) for m, n in shards.kinds(of).mixers)
+    assert wide - plain == pytest.approx(float(merged))
+
+
+def test_hop_b_overlaps_the_sequences_of_one_micro_batch():
+    of, at = models.MODELS["llama_3_1_70b"], Layout(kvp=2, dp=2, tp_ffn=4, pp=2)
+    how = dict(layout=at, batch=16, n_context=10**5, precision=IN_FP8)
+    one, two = (decode_step_s(of, "gb200", **how, hop_b=x) for x in (False, True))
+    here = 16 / 2 / 2
+    net = exchange.Network(chip=hardware.chip("gb200"))
+    merge = exchange.merge_s(here, 64, 128, layout=at, on=net)
+    mixing = one.attention_s / 80
+    saved = mixing + merge - hop_b_s(mixing, merge, here)
+    assert one.communication_s - two.communication_s == pytest.approx(80 * saved)
+    assert hop_b_s(mixing, merge, here) != hop_b_s(mixing, merge, 16)
+
+
+def test_chunks_and_windows_at_their_edges():
+    how = dict(chip="gb300", layout=Layout(tp_attention=8, ep=8), batch=64, precision=IN_BF16, bound=True)
+    full, next_one = (decode_step_s("llama_4_maverick", n_context=s, **how).attention_s for s in (8192, 8193))
+    assert full > 2 * next_one  # the last token of a chunk sees all of it, the first itself
+    again = decode_step_s("llama_4_maverick", n_context=16_384, **how).attention_s
+    assert again > full
+    short, window = (decode_step_s("deepseek_v4_pro", n_context=s, **how).attention_s for s in (8, 128))
+    assert short < 0.5 * window
+
+
+def test_logits_of_drafts_travel_too():
+    how = dict(layout=Layout(tp_attention=4, tp_ffn=4), n_context=100, precision=IN_BF16)
+    drafts = decode_step_s("llama_3_1_8b", "gb200", batch=4, n_draft=3, **how)
+    assert drafts.communication_s == decode_step_s("llama_3_1_8b", "gb200", batch=16, **how).communication_s
+
+
+def test_a_dense_ffn_over_more_gpus_than_sequences_sees_the_sequences():
+    at, on = Layout(dp=8, tp_ffn=8), dict(chip="gb200", fmt="bf16")
+    of = models.MODELS["llama_3_1_8b"]
+    step = decode_step_s(of, "gb200", layout=at, batch=3, n_context=100, precision=IN_BF16)
+    once = gemm_s(3, 4096, 2 * 14_336 / 8, **on) + gemm_s(3, 14_336 / 8, 4096, **on)
+    assert step.ffn_s == pytest.approx(32 * once)
+
+
+@pytest.mark.parametrize("empty", ["batch", "n_context", "n_draft"])
+def test_nothing_is_no_size(empty):
+    how = dict(layout=Layout(), batch=1, n_context=1, precision=IN_BF16)
+    with pytest.raises(ValueError, match=f"decode_step_s: {empty} is empty; allowed: one number, or several"):
+        decode_step_s("llama_3_1_8b", "gb300", **(how | {empty: []}))

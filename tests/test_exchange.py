@@ -233,3 +233,15 @@ def test_never_below_the_bound(chip, routing, tokens, n_gpus):
         lambda on: exchange.logits_s(tokens, 129_280, layout=at, on=on),
     ):
         assert np.all(call(real) >= call(bound) * (1 - 1e-12)) and np.all(call(bound) >= 0)
+
+
+def test_a_replica_sends_whole_tokens():
+    """Nine tokens on four replicas: three in the fullest."""
+    at = Layout(dp=4, tp_attention=2, tp_ffn=8)
+    nine, twelve = (exchange.dense_s(n, 8192, layout=at, n_ranks=2, on=BOUND) for n in (9, 12))
+    assert nine == twelve == BOUND.all_reduce_s(3 * 8192 * 2, 2)
+
+
+def test_one_gpu_in_an_array_dispatches_nothing():
+    found = exchange.dispatch_combine_s(64, layout=Layout(dp=[1, 8], ep=[1, 8]), on=GB200, **ROUTED)
+    assert found[0] == 0 < found[1]

@@ -55,3 +55,8 @@ def test_all_to_all_sends_less_than_all_gather_once_ranks_outnumber_choices():
     # 753 GB/s by the definition of the technical blog
     moved = experts.dispatch_bytes(2048, ep=8, d_model=7168, n_chosen=8)
     assert moved / 311.8e-6 == pytest.approx(753e9, rel=1e-3)
+
+
+def test_more_choices_than_experts_are_refused():
+    with pytest.raises(ValueError, match="tokens_per_expert: n_chosen is above n_experts"):
+        experts.tokens_per_expert(100, n_experts=8, n_chosen=9)

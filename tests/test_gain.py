@@ -42,6 +42,11 @@ def test_a_wider_format():
 def test_more_than_bytes_allow_is_an_error():
     with pytest.raises(ValueError, match=r"gained is 1\.9×.*FP8 to NVFP4.*1\.778×; allowed: at most that"):
         gain.reading_share([1.2, 1.9])
+    assert gain.reading_share(gain.most()) == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"gained is 1\.779×.*; allowed: at most that"):
+        gain.reading_share(gain.most() * 1.0005)
+    with pytest.raises(ValueError, match=r"gained is 0\.499.×.*; allowed: at least that"):
+        gain.reading_share(0.4999, before="fp8", after="bf16")
     with pytest.raises(ValueError, match=r"gained is 0\.4×.*FP8 to BF16.*0\.5×; allowed: at least that"):
         gain.reading_share([0.6, 0.4], before="fp8", after="bf16")
     with pytest.raises(ValueError, match="FP8 and FP8 take the same bytes"):

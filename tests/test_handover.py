@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from fnmatch import fnmatch
+from importlib.resources import files
 
 import pytest
 
@@ -33,6 +34,13 @@ def low(**rest):
 def entry(of: str, weight: str, **asked):
     (found,) = {(e.quantised, e.why) for e in plan(of, **asked).entries if e.weight == weight}
     return found
+
+
+def stays(made, module):
+    """Whether LLM Compressor's and ModelOpt's recipe leave a module of that name high."""
+    rules = [r for r in handover.modelopt(made)["quant_cfg"] if "parent_class" not in r]
+    on = [r.get("enable", True) for r in rules if fnmatch(f"{module}.weight_quantizer", r["quantizer_name"])]
+    return any(re.match(p.removeprefix("re:"), module) for p in handover.ignored(made)), not on[-1]
 
 
 def modules(made):
@@ -140,6 +148,11 @@ class TestDecisions:
         assert entry("gemma_4_26b_a4b", "expert down", tp=4, tp_experts=1)[0]
         assert "2112 rows are padded to 2176" in entry("deepseek_r1", "q_a and kv_a", tp=8)[1]
 
+    def test_rows_on_a_rank(self):
+        """32 of them, not 16: 10,944 / 4 = 2,736 = 85.5 · 32, 10,944 / 2 = 171 · 32."""
+        assert entry("glm_4_5_air", "gate_up", tp=2)[0]
+        assert entry("glm_4_5_air", "gate_up", tp=4) == (False, "N = 2736 on each of 4 ranks is no multiple of 32")
+
     def test_experts_stay_together(self):
         yes, why = entry("nemotron_3_super", "expert up", tp=4)
         assert (yes, why) == (False, "the experts' other matrix stays: K = 672 on each of 4 ranks is no multiple of 64")
@@ -182,13 +195,67 @@ class TestRecipes:
         recipe = handover.llm_compressor(plan("deepseek_r1"))
         assert json.loads(handover.to_json(recipe)) == recipe
 
-    def test_what_the_language_model_does_not_show_stays_too(self):
-        of = MODELS["qwen3_5_397b_a17b"]
-        patterns = [re.compile(p.removeprefix("re:")) for p in handover.ignored(plan(of))]
-        for name in ("model.visual.blocks.3.attn.qkv", "mtp.fc", "mtp.layers.0.mlp.down_proj"):
-            assert any(p.match(name) for p in patterns), name
-        assert any(p.match("model.layers.61.mlp.down_proj") for p in
-                   [re.compile(p.removeprefix("re:")) for p in handover.ignored(plan("deepseek_r1"))])  # fmt: skip
+    @pytest.mark.parametrize("name", NAMES)
+    def test_layers_that_predict_further_tokens_stay_all_of_them(self, name):
+        """After the last layer or apart, and none of the network's own for that reason."""
+        made, config = plan(name), MODELS[name].config
+        n = len(config.mtp_layers) or config.n_mtp_uncounted  # Nemotron's one module is two layers
+        after = [f"model.layers.{made.model.n_layers + i}.mlp.down_proj" for i in range(n + 1)]
+        apart = ("mtp.fc", "model.mtp.layers.0.mlp.down_proj")
+        for module in (*after[:n], *(apart if n else ())):
+            assert stays(made, module) == (True, True), module
+        assert stays(made, after[n]) == (False, False)
+
+    def test_models_with_several_such_layers(self):
+        assert {n: MODELS[n].config.n_mtp_uncounted for n in ("step_3_7_flash", "minimax_m2_5", "minimax_m3")} == {
+            "step_3_7_flash": 3, "minimax_m2_5": 3, "minimax_m3": 7,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "name, modules",
+        [
+            # transformers 5.24.0, models/*/modeling_*.py; hf_quant_config.json of nvidia/MiniMax-M3-NVFP4
+            ("llama_4_maverick", ("vision_model.model.layers.3.self_attn.q_proj", "multi_modal_projector.linear_1")),
+            ("gemma_3_27b", ("model.vision_tower.encoder.layers.3.mlp.fc1", "model.multi_modal_projector.proj")),
+            ("gemma_4_26b_a4b", ("model.vision_tower.encoder.layers.0.mlp.gate_proj",
+                                 "model.embed_vision.embedding_projection", "model.audio_tower.layers.0.ffn.linear",
+                                 "model.embed_audio.embedding_projection")),
+            ("kimi_k2_5", ("vision_tower.encoder.blocks.3.wqkv", "mm_projector.proj.0")),
+            ("minimax_m3", ("model.vision_tower.layers.3.mlp.fc1", "model.multi_modal_projector.linear_1",
+                            "patch_merge_mlp.linear_1")),
+            ("qwen3_5_27b", ("model.visual.blocks.3.attn.qkv", "model.visual.merger.linear_fc1")),
+            ("qwen3_5_397b_a17b", ("model.visual.blocks.3.attn.qkv",)),
+            ("step_3_7_flash", ("model.vision_model.layers.3.mlp.fc1", "model.multi_modal_projector",
+                                "vit_large_projector")),
+        ],
+    )  # fmt: skip
+    def test_vision_and_sound_stay_whether_the_config_shows_them_or_not(self, name, modules):
+        for module in modules:
+            assert stays(plan(name), module) == (True, True), module
+
+    def test_a_model_without_them_has_no_pattern_for_them(self):
+        assert list(handover.ignored(plan("qwen3_32b"))) == ["re:.*lm_head$"]
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_every_config_of_a_class_that_sees_is_known_to(self, name):
+        """The class is that of the config itself, before its text part is taken out."""
+        raw = json.loads((files("codesign_lib") / "data" / "configs" / f"{name}.json").read_text(encoding="utf-8"))
+        if "ForConditionalGeneration" in raw["architectures"][0]:
+            assert stays(plan(name), "model.vision_tower.layers.0.mlp.fc1") == (True, True)
+
+    def test_dots_of_a_name_are_dots(self):
+        (pattern,) = (p.removeprefix("re:") for p in handover.ignored(plan("llama_3_1_8b", keep=("ffn",)))
+                      if "down_proj" in p)  # fmt: skip
+        assert re.match(pattern, "model.layers.3.mlp.down_proj")
+        for other in ("model.layers.3.mlp_down_proj", "model.layers_3.mlp.down_proj", "model.layers.3_mlp.down_proj"):
+            assert not re.match(pattern, other)
+
+    def test_embeddings_are_not_quantised(self):
+        """They are looked up, not multiplied; ModelOpt has quantisers on them."""
+        rules = handover.modelopt(plan("llama_3_1_8b"))["quant_cfg"]
+        (at,) = [i for i, r in enumerate(rules) if r.get("parent_class") == "nn.Embedding"]
+        assert rules[at] == dict(quantizer_name="*", parent_class="nn.Embedding", enable=False)
+        assert at > max(i for i, r in enumerate(rules) if "cfg" in r)  # the last that matches decides
 
     def test_one_layer_is_not_taken_for_another(self):
         patterns = [re.compile(p.removeprefix("re:")) for p in handover.ignored(plan("llama_3_1_8b", n_first=2))]

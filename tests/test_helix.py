@@ -77,6 +77,10 @@ class TestAttentionDp:
         t = helix.attention_dp_tokens(weight_bytes=6.0, kv_bytes_per_token=1.0, n_kv_heads=3, n_gpus=2)
         assert t == pytest.approx(18) and 6 / 2 + 18 * 2 / 3 == 6 + 18 / 2
 
+    def test_three_heads_on_two_gpus_are_two_and_two(self):
+        how = CACHE | {"n_kv_heads": 3}
+        assert helix.kv_read_s(1e6, **how, tp=2) == 2 / 3 * helix.kv_read_s(1e6, **how)
+
     def test_one_head_whatever_the_gpus(self):
         how = dict(weight_bytes=3e8, kv_bytes_per_token=1e3)
         np.testing.assert_allclose(helix.attention_dp_tokens(**how, n_gpus=[2, 8, 64]), 3e5)

@@ -6,6 +6,8 @@ import pytest
 from codesign_lib.report import handover
 from codesign_lib.report.handover import launch, to_arguments
 from codesign_lib.serving.layout import Layout, layouts
+from codesign_lib.serving.rules import dcp_allowed
+from codesign_lib.specs.models import MODELS
 
 R1, QWEN, LLAMA = "deepseek_r1", "qwen3_235b_a22b", "llama_3_1_405b"
 
@@ -91,6 +93,7 @@ def test_flags(engine, layout, model, flags):
         ("vllm", Layout(dp=2, tp_ffn=2), LLAMA, "start as many instances"),
         ("vllm", Layout(tp_attention=8, tp_ffn=2, ep=4), QWEN, "experts are either whole or all divided"),
         ("vllm", Layout(kvp=4, tp_attention=2, tp_ffn=8), QWEN, "after the 4 key-value heads are"),
+        ("vllm", Layout(kvp=2, tp_attention=8, ep=16), "llama_4_maverick", "kvp must divide the query heads of each"),
         ("tgi", Layout(), LLAMA, "engine is 'tgi'; allowed: trtllm, sglang, vllm"),
         ("vllm", Layout(tp_attention=[1, 2], tp_ffn=[1, 2]), LLAMA, "layout is 2 layouts; allowed: one Layout"),
         ("vllm", 8, LLAMA, "layout is 8; allowed: one Layout"),
@@ -127,6 +130,23 @@ def test_every_layout_gets_its_gpus_or_a_reason(engine, model):
         experts = flags.get("moe_tensor_parallel_size", 1) * flags.get("moe_expert_parallel_size", 1)
         assert experts in (1, flags.get("tensor_parallel_size", 1) * flags.get("context_parallel_size", 1))
     assert 0 < n_run <= len(every)
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_vllm_is_handed_no_context_that_it_refuses(model):
+    """Of all layouts: those that ``dcp_allowed`` refuses, and no others, are refused for how contexts are divided."""
+    for n in (8, 16, 32):
+        every = layouts(n, model)
+        if not every.shape:
+            continue
+        for i in range(len(every)):
+            said = ""
+            try:
+                launch(every[i], "vllm", model=model)
+            except ValueError as error:
+                said = str(error)
+            for_contexts = "contexts are divided" in said or "kvp must divide" in said
+            assert for_contexts != dcp_allowed(model, tp=every[i].n_replica, dcp=every[i].kvp), every[i]
 
 
 def test_arguments_are_text():

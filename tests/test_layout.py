@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from codesign_lib.serving import layout as layouts_of
 from codesign_lib.serving.layout import AXES, Layout, Workload, check, layouts, valid, violations
-from codesign_lib.serving.rules import dcp_allowed
+from codesign_lib.serving.rules import Rule, dcp_allowed, rules
 from codesign_lib.specs import models
 from codesign_lib.specs.formats import Precision
 
@@ -190,3 +190,35 @@ def test_more_ranks_than_can_be_counted_are_refused():
     many = np.array([2**40])
     with pytest.raises(ValueError, match="Layout: more than 2"):
         Layout(kvp=many, dp=many, tp_ffn=many, ep=many)
+
+
+def rules_of(name, precision=None, copies=True):
+    return {x.what: x for x in rules(models.MODELS[name], precision, copies)}
+
+
+def test_formats_that_come_in_blocks():
+    """Each product's inner size: a rank gets whole blocks of its own format."""
+    mixed = Precision(weights="fp8_block", activations="fp8_block", kv="bf16", experts="nvfp4")
+    found = rules_of("deepseek_v4_pro", mixed)
+    assert found["expert width"].block == 16 and found["attention output"].block == 128
+    assert found["shared expert width"].block == 128
+    plain = rules_of("deepseek_v4_pro")
+    assert {plain[x].block for x in ("expert width", "attention output", "shared expert width")} == {1}
+    assert Rule("whole", 100, "tp_ffn", "divides", 128).holds([1, 2, 100]).tolist() == [True, False, False]
+
+
+def test_recurrent_key_heads_are_copied_or_refused():
+    # Qwen3.5-397B: 64 value heads and 16 key heads
+    kinds = {
+        copies: rules_of("qwen3_5_397b_a17b", copies=copies)["recurrent key heads"].kind for copies in (True, False)
+    }
+    assert kinds == {True: "copies", False: "divides"}
+    at = dict(tp_attention=32, ep=32)
+    assert not violations(Layout(**at), "qwen3_5_397b_a17b")
+    broken = [x.what for x in violations(Layout(**at), "qwen3_5_397b_a17b", copies=False)]
+    assert "recurrent key heads" in broken and "recurrent heads" not in broken
+
+
+def test_no_number_of_gpus_is_refused():
+    with pytest.raises(ValueError, match="layouts: n_gpus is empty; allowed: one number, or several"):
+        layouts([], "llama_3_1_8b")

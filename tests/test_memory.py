@@ -167,6 +167,11 @@ def test_multi_token_prediction_and_formats():
     r1 = models.MODELS["deepseek_r1"]
     plain, more = (memory_of.weights_bytes(r1, Layout(), IN_BF16, with_mtp=x) for x in (False, True))
     assert more - plain == 2 * r1.n_mtp_params
+    one, two = (memory_of.kv_bytes(r1, Layout(), 1000, IN_BF16, with_mtp=x) for x in (False, True))
+    assert 61 * two == 62 * one  # a module caches what a layer does
+    held = [memory_of.memory(r1, "gb300", layout=Layout(), batch=2, n_context=1000, precision=IN_BF16, with_mtp=x)
+            for x in (False, True)]  # fmt: skip
+    assert 61 * held[1].kv_bytes == 62 * held[0].kv_bytes
     experts = Precision(weights="bf16", activations="bf16", kv="bf16", experts="nvfp4")
     saved = memory_of.weights_bytes(r1, Layout(), IN_BF16) - memory_of.weights_bytes(r1, Layout(), experts)
     assert saved == (2 - 0.5625) * 58 * 256 * 3 * 7168 * 2048

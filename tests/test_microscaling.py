@@ -1,6 +1,7 @@
 """MXFP4, MXFP8, FP8: exponent rules against exact arithmetic, policies, errors that are published."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -146,6 +147,11 @@ def test_storage_is_the_formats():
 
 
 def test_refusals():
+    for bad in (None, "a", gaussian(2, 32)):
+        with pytest.raises(ValueError, match="dequantise: q is of type .*; allowed: a Scaled"):  # noqa: RUF043
+            microscaling.dequantise(bad)
+    with pytest.raises(ValueError, match="block_exponents: rule is 'round'; allowed: floor, rceil, even, ceil"):
+        microscaling.block_exponents(np.ones(2, np.float32), E2M1, "round")
     with pytest.raises(ValueError, match="mxfp4: rule is 'round'; allowed: floor, rceil, even, ceil"):
         microscaling.mxfp4(np.zeros(32), rule="round")
     with pytest.raises(ValueError, match="mxfp8: element is 'e2m1'; allowed: e4m3, e5m2"):
@@ -155,6 +161,35 @@ def test_refusals():
 def test_fp8_extremes():
     for x in (np.full(4, 3.4e38), np.full(4, 1e-45), np.array([1e-45, 3.4e38])):
         assert np.isfinite(microscaling.dequantise(microscaling.fp8(x))).all()
+
+
+def test_fp8_of_numbers_too_small_for_a_scale():
+    """amax/448 is below every float32, so S is the smallest; zeros stay zeros, not 0/0."""
+    smallest = np.finfo(np.float32).smallest_subnormal
+    q = microscaling.fp8(np.array([100 * smallest, -smallest, 0.0], np.float32))
+    assert q.scales == smallest and q.codes[2] == 0
+    assert microscaling.dequantise(q)[1:].tolist() == [-smallest, 0.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [*(partial(microscaling.mxfp4, rule=r) for r in RULES),
+     *(partial(microscaling.mxfp8, rule=r, element=e) for r in RULES for e in ("e4m3", "e5m2")),
+     microscaling.fp8, partial(microscaling.fp8, element="e5m2")],
+)  # fmt: skip
+def test_what_rounds_beyond_float32_is_its_largest(call):
+    end = np.finfo(np.float32).max
+    for x in (np.full(32, end), np.full(32, -end), np.linspace(0.5, 1, 32, dtype=np.float32) * end):
+        values = microscaling.dequantise(call(x))
+        assert np.isfinite(values).all()
+        assert np.abs(values / end - x / end).max() <= 0.5  # a clip to 1.5 or 1.75 of 2 at most, or half a step of E2M1
+
+
+def test_fp8_rounds_up_to_the_largest():
+    """Of the amax whose S·448 is an infinity, the largest float32 comes back."""
+    amaxes = np.finfo(np.float32).max * (1 - np.arange(60, dtype=np.float32) * np.float32(2.0**-23))
+    values = [microscaling.dequantise(microscaling.fp8(np.array([a], np.float32)))[0] for a in amaxes]
+    assert values == pytest.approx(amaxes.tolist(), rel=3e-7)
 
 
 # relative squared errors, 2048² draws: the numbers of the field's references; 1 % at 1024²

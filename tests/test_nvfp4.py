@@ -2,6 +2,7 @@
 
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -311,6 +312,24 @@ class TestPolicies:
             with pytest.raises(ValueError, match=message):
                 nvfp4.Quantised(**{**parts, **change})
 
+    @pytest.mark.parametrize("off", [1e-5, -1e-5, 1e-3])
+    def test_a_global_scale_that_is_nearly_that_of_amax_is_refused(self, off):
+        """It comes out of two roundings to float32, 1e-7 each."""
+        q = nvfp4.quantise(gaussian(2, 32))
+        assert replace(q, global_scale=q.global_scale * (1 + 2e-7)).shape == q.shape
+        with pytest.raises(ValueError, match="global_scale is .*, and amax .* makes it"):  # noqa: RUF043
+            replace(q, global_scale=q.global_scale * (1 + off))
+
+    def test_minus_zero_is_no_range(self):
+        assert not np.signbit(nvfp4.checked_amax(-0.0, zero=True))
+
+    def test_given_scales_are_the_callers_own(self):
+        """What is written into them afterwards does not reach the tensor."""
+        given = np.full((1, 1), 0x38, np.uint8)
+        q = nvfp4.quantise_with(np.full((1, 16), 4.0), given, amax=2688.0)
+        given[:] = 0x40
+        assert q.scales.tolist() == [[0x38]] and not np.shares_memory(q.scales, given)
+
     def test_given_scales_must_fit(self):
         with pytest.raises(ValueError, match=r"scales is uint8 of shape \(1,\); allowed: uint8 of shape \(2,\)"):
             nvfp4.quantise_with(np.zeros(32), np.zeros(1, np.uint8), amax=1.0)
@@ -473,6 +492,236 @@ class TestProperties:
         assert values == pytest.approx(-float(F32.max), rel=1e-6)
 
 
+HUGE = {
+    "normal": gaussian(8, 64) * np.float32(7e37),
+    "one at the end": np.where(np.arange(64) == 5, F32.max, gaussian(4, 64) * np.float32(1e37)).astype(np.float32),
+    "half the end": np.full((2, 32), F32.max / 2, np.float32),
+    "zeros beside": np.where(np.arange(64) < 32, 0, gaussian(4, 64) * np.float32(5e37)).astype(np.float32),
+}
+
+
+class TestHuge:
+    """Where the product of a scale and amax leaves float32 on the way, though no value does."""
+
+    @pytest.mark.parametrize("variant", ALL)
+    @pytest.mark.parametrize("case", HUGE)
+    def test_decoded_values_are_finite_and_near(self, case, variant):
+        x = HUGE[case]
+        values = nvfp4.dequantise(nvfp4.quantise(x, variant=variant)).astype(np.float64)
+        assert np.isfinite(values).all() and relative_mse(x / F32.max, values / F32.max) < 0.02
+
+    @pytest.mark.parametrize("variant", ALL)
+    @pytest.mark.parametrize("power", range(110, 128))
+    def test_as_near_as_with_small_numbers(self, variant, power):
+        """A power of two moves through; TransformerEngine and fouroversix decode by another order where it overflows,
+        and compressed-tensors may round its factor otherwise, each by a rounding.
+        """
+        x = np.clip(gaussian(8, 64), -1.9, 1.9)
+        values = nvfp4.dequantise(nvfp4.quantise(x, variant=variant))
+        huge = nvfp4.dequantise(nvfp4.quantise(np.ldexp(x, power), variant=variant))
+        assert np.ldexp(huge, -power) == pytest.approx(values, rel=2**-7 if variant == "compressed_tensors" else 3e-7)
+
+    @pytest.mark.parametrize("recipe", [recipes.four_over_six, recipes.square, recipes.best_scale])
+    def test_recipes_too(self, recipe):
+        x = np.clip(gaussian(16, 64), -1.9, 1.9) * np.float32(2.0**127)
+        values = nvfp4.dequantise(recipe(x)).astype(np.float64)
+        assert np.isfinite(values).all() and relative_mse(x / F32.max, values / F32.max) < 0.02
+
+
+class TestSubnormalGlobalScale:
+    """Below an amax of 2688/3.4e38 = 7.9e-36 the reciprocal of G is infinite: what is left of a Gaussian tensor."""
+
+    def error(self, amax, variant):
+        x = gaussian(8, 64)
+        x = (x / np.abs(x).max()).astype(np.float64) * amax
+        q = nvfp4.quantise(x, variant=variant)
+        values = nvfp4.dequantise(q).astype(np.float64)
+        return relative_mse(x / amax, values / amax), q
+
+    @pytest.mark.parametrize("variant", ALL)
+    def test_all_are_well_just_above(self, variant):
+        assert self.error(8e-36, variant)[0] < 0.01
+
+    @pytest.mark.parametrize("amax", [1e-36, 1e-37, 1e-38, 1e-40, 1e-41])
+    def test_modelopt_stays_as_good(self, amax):
+        assert self.error(amax, "modelopt")[0] == pytest.approx(self.error(1e-20, "modelopt")[0], rel=0.05)
+
+    @pytest.mark.parametrize("amax", [1e-36, 1e-38, 1e-41])
+    def test_torchao_makes_every_element_the_largest(self, amax):
+        """torchao 0.18.0 multiplies by (1/G)/s, which is infinite here."""
+        error, q = self.error(amax, "torchao")
+        assert (nvfp4.codes(q) & 7 == 7).all() and error > 1
+
+    @pytest.mark.parametrize("variant", ["transformer_engine", "fouroversix"])
+    def test_transformer_engine_loses_small_elements_first(self, variant):
+        """E is held at 3.4e38, so quotients come out too small, by 7.9e-36 over amax."""
+        error, q = self.error(1e-36, variant)
+        x = (gaussian(8, 64) / np.abs(gaussian(8, 64)).max()).astype(np.float64) * 1e-36
+        s = elements.decode(q.scales, E4M3).astype(np.float64).repeat(16, axis=-1)
+        assert (nvfp4.codes(q) == elements.encode(x / s * float(F32.max), E2M1)).mean() > 0.99  # but near ties
+        assert 0.5 < error < self.error(1e-37, variant)[0] < 1 == self.error(1e-40, variant)[0]
+
+    def test_vllm_is_as_good_then_all_the_largest_then_nothing(self):
+        """It holds 1/E at 2.9e-39: s·(1/E) has no reciprocal below s = 1, and there is no s below 2^-10."""
+        assert self.error(1e-37, "vllm")[1].global_scale == float(np.float32(1) / F32.max)
+        assert self.error(1e-37, "vllm")[0] == pytest.approx(self.error(1e-20, "vllm")[0], rel=0.05)
+        assert (nvfp4.codes(self.error(1.7e-38, "vllm")[1]) & 7 == 7).all()
+        error, q = self.error(1.7e-41, "vllm")
+        assert error == 1 and not q.scales.any()
+
+    def test_compressed_tensors_takes_1_for_an_infinite_scale(self):
+        """compressed-tensors 0.20.1, quantization/utils/helpers.py: so the blocks' scales underflow, too."""
+        q = self.error(1e-36, "compressed_tensors")[1]
+        assert q.global_scale == 1 and not (nvfp4.codes(q) & 7).any()
+
+    @pytest.mark.parametrize("variant", ["transformer_engine", "fouroversix"])
+    def test_the_reciprocal_is_cut_at_the_largest_float32(self, variant):
+        """So what is left of an element is at most 3.4e38 of it, not infinitely much; 0 stays 0."""
+        x = np.array([7e-36, 1e-40, -1e-40, 0.0] * 4, np.float32)
+        assert (nvfp4.codes(nvfp4.quantise(x, variant=variant))[1:4] & 7).tolist() == [0, 0, 0]
+        alone = nvfp4.quantise(np.full(16, 1e-40, np.float32), variant=variant)  # 1e-40 · 3.4e38 = 0.03
+        assert alone.scales[0] > 0 and not nvfp4.codes(alone).any()
+
+
+class TestOrderOfOperations:
+    """Where two orders of the same product differ, codes and values are those of the package's."""
+
+    AMAXES = (5.0, 0.7, 3.3, 11.1)
+
+    def grid(self, variant, amax):
+        """Every scale twice: elements at the seven bounds between codes by the step s/E, and what E is."""
+        s = elements.values(E4M3)[8:127]
+        e = nvfp4.quantise(np.full(16, amax), variant=variant).globals().encode_scale
+        bounds = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6], np.float32)
+        x = (bounds * (s / e)[:, None]).repeat(2, axis=1)
+        return x, s, e, np.arange(8, 127, dtype=np.uint8)[:, None]
+
+    @pytest.mark.parametrize("amax", AMAXES)
+    def test_compressed_tensors_divides_by_the_quotient(self, amax):
+        x, s, e, scales = self.grid("compressed_tensors", amax)
+        q = nvfp4.quantise_with(x, scales, amax=amax, variant="compressed_tensors")
+        by_quotient = elements.encode(x / (s / e)[:, None], E2M1)
+        assert (nvfp4.codes(q) == by_quotient).all()
+        other = elements.encode(x / (s * (np.float32(1) / e))[:, None], E2M1)
+        assert (other != by_quotient).any()  # so that this test can tell them apart
+
+    @pytest.mark.parametrize("amax", AMAXES)
+    def test_vllm_decodes_by_the_quotient(self, amax):
+        x, s, e, scales = self.grid("vllm", amax)
+        q = nvfp4.quantise_with(x, scales, amax=amax, variant="vllm")
+        v = elements.decode(nvfp4.codes(q), E2M1)
+        assert (nvfp4.dequantise(q) == v * (s / e)[:, None]).all()
+        assert (v * (s / e)[:, None] != v * (s * (np.float32(1) / e))[:, None]).any()
+
+    @pytest.mark.parametrize("amax", (*AMAXES, 5.503551483154297))  # the last of them tells the two orders apart
+    def test_compressed_tensors_decodes_by_the_quotient(self, amax):
+        x, s, e, scales = self.grid("compressed_tensors", amax)
+        q = nvfp4.quantise_with(x, scales, amax=amax, variant="compressed_tensors")
+        bits = (elements.decode(nvfp4.codes(q), E2M1) * (s / e)[:, None]).view(np.uint32)
+        near = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        assert (nvfp4.dequantise(q).view(np.uint32) == near).all()
+
+    def test_vllm_multiplies_by_1e_8_where_a_scale_is_zero(self):
+        """1/(x + (x == 0)·1e8): 1e7 becomes 0.1, and the code 0."""
+        x = np.concatenate([np.full(16, 1e7), [1e14], np.zeros(15)])
+        q = nvfp4.quantise(x, variant="vllm")
+        assert q.scales[0] == 0 and not nvfp4.codes(q)[:16].any()
+        more = nvfp4.quantise(np.where(x == 1e7, 6e7, x), variant="vllm")
+        assert more.scales[0] == 0 and (nvfp4.codes(more)[:16] == 1).all()  # 0.6 is nearest to 0.5
+
+    def test_one_over_amax_is_rounded_first_by_torch(self):
+        """2688·(1/amax), as torch computes a number over a tensor: not always 2688/amax."""
+        amax = np.abs(gaussian(300))
+        got = [nvfp4.quantise(np.full(16, a), variant="compressed_tensors").globals().encode_scale for a in amax]
+        assert got == (np.float32(1) / amax * np.float32(2688)).tolist()
+        assert got != (np.float32(2688) / amax).tolist()
+
+
+class TestWhatIsNoTensor:
+    @pytest.mark.parametrize("bad", [None, 1, "a", np.zeros((2, 8), np.uint8), [1, 2]])
+    @pytest.mark.parametrize(
+        "call",
+        [nvfp4.dequantise, nvfp4.codes, checkpoint.to_modelopt, checkpoint.to_compressed_tensors],
+        ids=lambda f: f.__name__,
+    )
+    def test_is_refused_by_name(self, call, bad):
+        with pytest.raises(ValueError, match=f"{call.__name__}: q is of type .*; allowed: a Quantised"):
+            call(bad)
+
+    @pytest.mark.parametrize(
+        "parts, says",
+        [
+            ([1], "part 0: q is of type int"),
+            (None, "parts is None"),
+            (7, "parts is 7"),
+            ([None], "part 0: q is of type None"),
+        ],
+    )
+    def test_fuse(self, parts, says):
+        with pytest.raises(ValueError, match=f"fuse: {says}.*; allowed: a"):
+            checkpoint.fuse(parts)
+        if parts == [1]:
+            with pytest.raises(ValueError, match="fuse: part 1: q is of type int"):
+                checkpoint.fuse([nvfp4.quantise(np.ones(16)), *parts])
+
+    @pytest.mark.parametrize(
+        "codes",
+        [
+            np.zeros(4, np.int64),
+            np.zeros(4),
+            np.zeros(3, np.uint8),
+            np.zeros((2, 5), np.uint8),
+            np.array([0, 16], np.uint8),
+            [1, 2],
+            None,
+        ],
+    )
+    def test_pack(self, codes):
+        with pytest.raises(ValueError, match="pack: codes are .*; allowed: uint8 from 0 to 15, an even number"):
+            nvfp4.pack(codes)
+
+    def test_pack_of_nothing(self):
+        assert nvfp4.pack(np.zeros((3, 0), np.uint8)).shape == (3, 0)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            dict(packed=None), dict(packed=[1]), dict(scales="a"), dict(shape=None), dict(shape=32), dict(amax="1"),
+            dict(amax=None), dict(global_scale="1"), dict(global_scale=[1.0]), dict(scale_max=None), dict(variant=None),
+        ],
+    )  # fmt: skip
+    def test_parts(self, change):
+        q = nvfp4.quantise(gaussian(2, 32))
+        with pytest.raises(ValueError, match=r"allowed|known"):
+            replace(q, **change)
+
+    @pytest.mark.parametrize("tensors", [None, 1, "weight", [], {}, {1: 2}])
+    def test_names(self, tensors):
+        for call in (checkpoint.from_modelopt, checkpoint.from_compressed_tensors):
+            with pytest.raises(ValueError, match=f"{call.__name__}: names are .*; allowed: exactly weight"):
+                call(tensors)
+
+    def test_numbers_of_a_checkpoint(self):
+        for convert in (checkpoint.encode_from_decode, checkpoint.decode_from_encode):
+            for bad in ("a", None, [1.0], True, 0.0, -1.0, np.nan):
+                with pytest.raises(ValueError, match=r"code_scale is .*; allowed: above 0"):
+                    convert(bad)
+        tensors = checkpoint.to_modelopt(nvfp4.quantise(np.ones(16)))
+        for change in (dict(weight_scale_2="a"), dict(weight_scale_2=None), dict(weight_scale=np.uint8(1)),
+                       dict(weight=np.uint8(1)), dict(weight=None)):  # fmt: skip
+            with pytest.raises(ValueError, match="allowed"):
+                checkpoint.from_modelopt(tensors | change)
+
+    @pytest.mark.parametrize("bad", [(-1, 4), (1.5, 4), ("a", 4), (4, None), (True, 4)])
+    def test_unswizzle(self, bad):
+        with pytest.raises(ValueError, match=r"unswizzle: (rows|columns) is .*; allowed: a whole number"):
+            checkpoint.unswizzle(np.zeros(512, np.uint8), *bad)
+
+    def test_swizzle_takes_bytes(self):
+        with pytest.raises(ValueError, match=r"scales is int64 of shape \(2, 4\); allowed: bytes"):
+            checkpoint.swizzle(np.zeros((2, 4), np.int64))
+
+
 class TestElements:
     @pytest.mark.parametrize("fmt", elements.ELEMENTS.values(), ids=lambda f: f.name)
     def test_every_code_comes_back(self, fmt):
@@ -526,6 +775,27 @@ class TestCheckpoint:
         back = checkpoint.from_compressed_tensors(checkpoint.to_compressed_tensors(q))
         assert (nvfp4.dequantise(back) == nvfp4.dequantise(q)).all()
 
+    def test_every_number_survives_compressed_tensors_names(self):
+        """E of 300 tensors to the bit: out, in, out again; it is what the package stores, 2688·(1/amax)."""
+        for amax in np.abs(gaussian(300, seed=4)).tolist():
+            q = nvfp4.quantise(np.full(16, amax), variant="compressed_tensors")
+            first = checkpoint.to_compressed_tensors(q)
+            back = checkpoint.from_compressed_tensors(first)
+            stored = first["weight_global_scale"]
+            assert stored == np.float32(1) / np.float32(amax) * np.float32(2688)
+            assert checkpoint.to_compressed_tensors(back)["weight_global_scale"] == stored
+            assert back.global_scale == q.global_scale
+            assert (nvfp4.dequantise(back) == nvfp4.dequantise(q)).all()
+
+    @pytest.mark.parametrize("n", [n for n in range(1, 2689) if 2688 % n == 0])
+    def test_a_divisor_that_stands_for_a_float32_amax(self, n):
+        """2688/E is a float32 then, from which E would be computed anew, sometimes to another number."""
+        q = checkpoint.to_compressed_tensors(nvfp4.quantise(np.ones(16), variant="compressed_tensors"))
+        for stored in (np.float32(n), np.float32(n / 1024)):
+            back = checkpoint.from_compressed_tensors(q | dict(weight_global_scale=np.array([stored])))
+            assert checkpoint.to_compressed_tensors(back)["weight_global_scale"] == stored
+            assert np.float32(back.amax) == np.float32(2688) / stored
+
     def test_names_and_numbers(self):
         q = nvfp4.quantise(gaussian(16, 64))
         theirs, ours = checkpoint.to_compressed_tensors(q), checkpoint.to_modelopt(q)
@@ -553,12 +823,31 @@ class TestCheckpoint:
     def test_unswizzle_refuses_another_length(self):
         with pytest.raises(ValueError, match=r"512 scales for \(129, 4\); allowed: 1024"):
             checkpoint.unswizzle(np.zeros(512, np.uint8), 129, 4)
-        with pytest.raises(ValueError, match=r"scales has shape \(4,\)"):
+        with pytest.raises(ValueError, match=r"scales is uint8 of shape \(4,\); allowed: bytes"):
             checkpoint.swizzle(np.zeros(4, np.uint8))
 
     def test_fuse_refuses_rows_of_another_kind(self):
         x = gaussian(2, 32)
         with pytest.raises(ValueError, match="part 1 has another variant"):
             checkpoint.fuse([nvfp4.quantise(x), nvfp4.quantise(x, variant="torchao")])
-        with pytest.raises(ValueError, match="no parts"):
+        with pytest.raises(ValueError, match=r"parts is \[\]; allowed: a list of at least one"):
             checkpoint.fuse([])
+
+    def test_fuse_refuses_another_amax_behind_the_same_global_scale(self):
+        """Variants that decode with amax would decode the second part with the first's."""
+        amax = next(a for a in np.linspace(1, 2, 999, dtype=np.float32)
+                    if a / np.float32(2688) == np.nextafter(a, np.float32(9)) / np.float32(2688))  # fmt: skip
+        x = np.ones((1, 16))
+        parts = [nvfp4.quantise(x, amax=float(a)) for a in (amax, np.nextafter(amax, np.float32(9)))]
+        assert parts[0].global_scale == parts[1].global_scale
+        with pytest.raises(ValueError, match="fuse: part 1 has global_scale .*; allowed: one shared"):  # noqa: RUF043
+            checkpoint.fuse(parts)
+
+    def test_fuse_refuses_another_scale_max(self):
+        """Zeros have the same G whatever the largest scale was meant to be."""
+        zeros = np.zeros((1, 16))
+        parts = nvfp4.quantise(zeros, variant="transformer_engine"), recipes.four_over_six(zeros)
+        with pytest.raises(ValueError, match="part 1 has another variant, scale_max or row shape"):
+            checkpoint.fuse(parts)
+        with pytest.raises(ValueError, match="part 1 has another variant, scale_max or row shape"):
+            checkpoint.fuse([nvfp4.quantise(zeros), nvfp4.quantise(np.zeros((1, 32)))])

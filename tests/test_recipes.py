@@ -1,5 +1,7 @@
 """Recipes: vectors of others, brute force, errors that are published, the law behind them, GPTQ."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,6 +80,39 @@ class TestFourOverSix:
         ours = (np.abs(nvfp4.dequantise(q).astype(np.float64) - x) ** power).sum(-1) ** (1 / power)
         assert (ours <= best + 1e-5 * amax).all()  # the errors are summed in float32
 
+    # Blocks beside a tensor's largest of 5, whose two sums of magnitudes are nearer than float32 adds them.
+    NEAR = (
+        (-0.9066504836082458, 1.2626935243606567, -0.4941282868385315, 0.06400495767593384, -0.6987258195877075,
+         -0.7921183109283447, 0.8375423550605774, -0.3455371856689453, -0.330160528421402, 0.12198831886053085,
+         0.829512894153595, 0.0594639889895916, -1.4244807958602905, 1.456037163734436, 1.5631523132324219,
+         -0.44352149963378906),
+        (-1.4708119630813599, 1.8311477899551392, -0.33326250314712524, -1.413436770439148, -0.4025130867958069,
+         -0.6099981069564819, -0.3922429382801056, 0.3500283658504486, -0.07329312711954117, 0.9029961824417114,
+         1.0076552629470825, 0.5326666831970215, 0.04445390775799751, -0.3450390100479126, -1.0562199354171753,
+         -0.5067603588104248),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("block", NEAR)
+    def test_errors_are_summed_in_float32_one_after_the_other(self, block):
+        """As TransformerEngine's reference does, whose choice float64 would not make in these blocks."""
+        x = np.array([block, [5.0] * 16], np.float32)
+        q = recipes.four_over_six(x, metric="mae")
+        g, f = q.globals(), np.float32
+        ideal = np.abs(x[0]).max() / f(6) * g.encode_scale
+        six, four = (elements.encode(np.array([[ideal * f(t)], [448]]), E4M3) for t in (1, 1.5))
+        sums = {}
+        for key, scales in (("six", six), ("four", four)):
+            forced = nvfp4.quantise_with(x, scales, amax=5.0, scale_max=256, variant="transformer_engine")
+            v, s = elements.decode(nvfp4.codes(forced)[0], elements.E2M1), elements.decode(scales, E4M3)[0]
+            terms = np.abs(v * s * g.amax / g.span - x[0])
+            total = f(0)
+            for term in terms:
+                total = f(total + term)
+            sums[key] = total, float(terms.astype(np.float64).sum())
+        in_float32, in_float64 = (sums["four"][i] < sums["six"][i] for i in (0, 1))
+        assert in_float32 != in_float64
+        assert q.scales[0] == (four if in_float32 else six)[0]
+
     def test_share_of_blocks_that_pick_4(self):
         x = gaussian(512, 1024)
         q = recipes.four_over_six(x)
@@ -105,6 +140,20 @@ class TestBestScale:
             forced = nvfp4.quantise_with(x, np.full(q.scales.shape, scale, np.uint8), amax=q.amax)
             other = ((nvfp4.dequantise(forced).astype(np.float64) - x) ** 2).sum(-1)
             assert (ours <= other * (1 + 1e-5) + 1e-30).all()
+
+    def test_elements_far_beyond_the_range_given(self):
+        """A block of A = 8.5·448 with the range 2688: its best scale, 416, is less than A/9."""
+        x = np.array([[3808.0] + [2496.0] * 15])
+        q = recipes.best_scale(x, amax=2688.0)
+        forced = [nvfp4.quantise_with(x, np.array([[c]], np.uint8), amax=2688.0) for c in range(1, 127)]
+        errors = [((nvfp4.dequantise(f).astype(np.float64) - x) ** 2).sum() for f in forced]
+        assert q.scales == 1 + np.argmin(errors) == elements.encode(416.0, E4M3)
+
+    @pytest.mark.parametrize("power", [-80, 80, 120])
+    def test_squares_may_leave_float32(self, power):
+        x = gaussian(8, 64)
+        q, moved = recipes.best_scale(x), recipes.best_scale(np.ldexp(x, power))
+        assert (q.scales == moved.scales).all() and (q.packed == moved.packed).all()
 
     def test_subnormal_scales_that_have_no_half(self):
         """7.5 and 2.5 times 2^-9 at G = 1: only the scale 5·2^-9 holds both, and its half is no scale."""
@@ -150,6 +199,24 @@ class TestStochastic:
                 )
         assert abs(bias[16 / 17].mean()) < 0.005 < 0.01 < -bias[1.0].mean()
 
+    def test_headroom_holds_for_the_largest_block_too(self):
+        """The tensor's largest stands at 6·16/17 = 5.65: drawn as 6 or 4 of its steps, on average itself."""
+        x = np.zeros((1, 16))
+        x[0, 3] = 3.0
+        drawn = [recipes.stochastic(x, seed=i) for i in range(300)]
+        assert drawn[0].scale_max == pytest.approx(448 * 16 / 17) and drawn[0].scales.tolist() == [[0x7E]]
+        assert {int(nvfp4.codes(q)[0, 3]) for q in drawn} == {6, 7}
+        step = 3 / (6 * 16 / 17)
+        mean, error = np.mean([nvfp4.dequantise(q)[0, 3] for q in drawn]), step / np.sqrt(300)
+        assert mean == pytest.approx(3.0, abs=3 * error)
+
+    def test_zero_stays_zero_where_no_scale_is_left(self):
+        """s·G is 0 there, and 0/0 no number."""
+        x = np.array([1e-45, -1e-45, 0.0, 0.0] * 4, np.float32)
+        for seed in range(5):
+            codes = nvfp4.codes(recipes.stochastic(x, seed=seed))
+            assert not (codes[2::4] & 7).any() and not (codes[3::4] & 7).any()
+
     def test_what_is_representable_stays(self):
         x = np.array([[448.0, 224, 0, 0] * 4])
         for seed in range(5):
@@ -189,6 +256,14 @@ class TestRotate:
                 turn(np.where(np.arange(16) == 3, bad, 1.0))
         with pytest.raises(ValueError, match="a rotated number leaves float32"):
             turn(np.full(16, 3e38))
+
+    @pytest.mark.parametrize("turn", [recipes.rotate, recipes.rotate_back])
+    @pytest.mark.parametrize("bad", [-1, 1.5, True, "a"])
+    def test_refuses_seeds(self, turn, bad):
+        with pytest.raises(
+            ValueError, match=rf"{turn.__name__}: seed is {bad!r}; allowed: whole numbers of at least 0"
+        ):
+            turn(np.zeros(16), seed=bad)
 
     @pytest.mark.parametrize("size", [0, 12, 512, 16.0, True])
     def test_refuses_sizes(self, size):
@@ -265,6 +340,15 @@ class TestPublishedErrors:
         assert relative_mse(turned[128], microscaling.dequantise(q)) == pytest.approx(1.167e-2, rel=0.03)
 
 
+def second_moment(name, x, q):
+    """∫₀ˣ (t − q)² p(t) dt of a magnitude's density, in closed form."""
+    if name == "laplace":
+        return (q**2 - 2 * q + 2) - np.exp(-x) * ((x - q) ** 2 + 2 * (x - q) + 2)
+    normal = math.sqrt(2 / math.pi) * np.exp(-(x**2) / 2)
+    share = np.array([math.erf(t) for t in np.atleast_1d(x) / math.sqrt(2)])
+    return (1 + q**2) * share - x * normal - 2 * q * (math.sqrt(2 / math.pi) - normal)
+
+
 class TestErrorLaw:
     @pytest.mark.parametrize(
         ("n", "gaussian", "laplace"),
@@ -286,6 +370,24 @@ class TestErrorLaw:
         values = elements.decode(elements.encode(x / step, elements.E2M1), elements.E2M1) * step
         assert relative_mse(x, values) == pytest.approx(block_relative_mse("gaussian"), rel=5e-3)
 
+    @pytest.mark.parametrize("n", [2, 16, 128, 4096, 2**20])
+    @pytest.mark.parametrize("name", ["gaussian", "laplace"])
+    def test_against_a_second_program(self, name, n):
+        """The inner integral in closed form, piece by piece, the outer one by the trapezoidal rule on a fine grid."""
+        a = np.linspace(0, 60, 200_001)
+        levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        bounds = np.concatenate([[0], (levels[1:] + levels[:-1]) / 2, [6]])
+        inner = np.zeros_like(a)
+        for level, low, high in zip(levels, bounds[:-1], bounds[1:], strict=True):
+            q = level * a / 6
+            inner += second_moment(name, high * a / 6, q) - second_moment(name, low * a / 6, q)
+        erfs = np.array([math.erf(x) for x in a / math.sqrt(2)]) if name == "gaussian" else None
+        below = erfs if name == "gaussian" else -np.expm1(-a)
+        density = math.sqrt(2 / math.pi) * np.exp(-(a**2) / 2) if name == "gaussian" else np.exp(-a)
+        outer = below ** (n - 2) * density * inner
+        expected = (n - 1) * np.sum(outer[1:] + outer[:-1]) / 2 * (a[1] - a[0]) / {"gaussian": 1, "laplace": 2}[name]
+        assert block_relative_mse(name, n) == pytest.approx(expected, rel=1e-6)
+
     def test_rounding_the_scale_costs_2_percent(self):
         x = gaussian(1024, 1024)
         assert error(x, nvfp4.quantise(x)) / block_relative_mse("gaussian") == pytest.approx(1.02, abs=0.005)
@@ -300,6 +402,14 @@ class TestErrorLaw:
             relative_mse([1.0], [1.0, 2.0])
         with pytest.raises(ValueError, match="x is all zeros"):
             relative_mse([0.0], [1.0])
+        for bad in (np.nan, np.inf):
+            for arrays in (([bad, 1.0], [1.0, 1.0]), ([1.0, 1.0], [bad, 1.0]), ([bad], [bad])):
+                with pytest.raises(ValueError, match=r"relative_mse: .* not finite"):
+                    relative_mse(*arrays)
+        with pytest.raises(ValueError, match=r"relative_mse: .* squares are not"):
+            relative_mse([1e200], [0.0])
+        with pytest.raises(ValueError, match="relative_mse: approximation is of dtype <U1"):
+            relative_mse([1.0], ["a"])
         assert error_law.DISTRIBUTIONS == ("gaussian", "laplace")
 
 
@@ -346,6 +456,27 @@ class TestGPTQ:
         q = gptq(w, hessian)
         assert (nvfp4.codes(q)[:, 7] == nvfp4.codes(nvfp4.quantise(w))[:, 7]).all()
 
+    @pytest.mark.parametrize("damp_fraction", [0.0, 0.01])
+    def test_inputs_that_never_were_change_nothing_for_the_others(self, layer, damp_fraction):
+        """As if they had been left out, but for the damping, which is a share of the mean diagonal."""
+        w, hessian = layer
+        hessian = hessian.copy()
+        hessian[176:] = hessian[:, 176:] = 0
+        start = nvfp4.quantise(w)
+        first = nvfp4.quantise_with(w[:, :176], start.scales[:, :11], amax=start.amax)
+        q = gptq(w, hessian, start=start, damp_fraction=damp_fraction)
+        alone = gptq(w[:, :176], hessian[:176, :176], start=first, damp_fraction=damp_fraction * (176 / 192))
+        assert np.mean(nvfp4.codes(q)[:, :176] != nvfp4.codes(alone)) < 1e-3
+        assert (nvfp4.codes(q)[:, 176:] == nvfp4.codes(start)[:, 176:]).all()
+
+    def test_h_and_its_transpose_are_one(self, layer):
+        """Sums in another order leave H a little asymmetric; half of it would otherwise decide alone."""
+        w, hessian = layer
+        skew = np.triu(np.random.default_rng(1).standard_normal(hessian.shape), 1)
+        skewed = hessian + 2e-7 * np.abs(hessian).max() * skew
+        assert (skewed != skewed.T).any()
+        assert (gptq(w, skewed, damp_fraction=1e-6).packed == gptq(w, skewed.T, damp_fraction=1e-6).packed).all()
+
     def test_refusals(self, layer):
         w, hessian = layer
         with pytest.raises(ValueError, match=r"w has shape \(48, 192\) for H of 191"):
@@ -356,5 +487,24 @@ class TestGPTQ:
             gptq(w, -np.eye(192))
         with pytest.raises(ValueError, match="start is of shape"):
             gptq(w, hessian, start=nvfp4.quantise(w[1:]))
-        with pytest.raises(ValueError, match="damp_fraction is -1"):
-            gptq(w, hessian, damp_fraction=-1)
+        for bad in (-1, np.nan, "a", None, True):
+            with pytest.raises(ValueError, match=f"damp_fraction is {bad!r}; allowed: finite, at least 0"):
+                gptq(w, hessian, damp_fraction=bad)
+        with pytest.raises(ValueError, match="gptq: start: q is of type str; allowed: a Quantised"):
+            gptq(w, hessian, start="a")
+        with pytest.raises(ValueError, match="gptq: w is of dtype <U3"):
+            gptq("a" * 3, hessian)
+        with pytest.raises(ValueError, match="gptq: H is 'a'; allowed: real numbers"):
+            gptq(w, "a")
+
+    def test_refusals_of_the_output_error(self, layer):
+        w, hessian = layer
+        q = nvfp4.quantise(w)
+        with pytest.raises(ValueError, match=r"output_error: the output's square is 0; allowed: finite, above 0"):
+            output_error(np.zeros_like(w), nvfp4.quantise(np.zeros_like(w)), hessian)
+        with pytest.raises(ValueError, match="output_error: q is of type ndarray"):
+            output_error(w, w, hessian)
+        with pytest.raises(ValueError, match=r"output_error: w has shape \(47, 192\) for q of \(48, 192\)"):
+            output_error(w[1:], q, hessian)
+        with pytest.raises(ValueError, match="output_error: H is not symmetric"):
+            output_error(w, q, np.triu(hessian))

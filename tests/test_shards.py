@@ -147,3 +147,13 @@ def test_grouped_outputs_and_recurrent_parts_by_hand():
     )
     assert eight["x"].k == one["x"].k / 8 and eight["x"].n == one["x"].n
     assert eight["dt"].n == one["dt"].n / 8 and eight["dt"].k == one["dt"].k
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_columns_are_divided_by_tensor_parallel_attention(name):
+    """What makes heads, and their gates, is divided with them."""
+    of, tp = models.MODELS[name], Layout(tp_attention=2, tp_ffn=2)
+    for mixer, _ in shards.kinds(of).mixers:
+        one, two = ({x.of.name: x for x in shards.mixer_shards(mixer, of.config.d_model, at)} for at in (Layout(), tp))
+        for part in {"q", "q_b", "kv_b", "dt", "gates"} & set(one):
+            assert 2 * two[part].n == one[part].n

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 PIECE_ELEMENTS = 1 << 17
 
 
-def as_real(subject: str, x: ArrayLike) -> NDArray:
+def as_real(subject: str, x: ArrayLike, name: str = "x") -> NDArray:
     """The input as an array of float16, bfloat16, float32 or float64 with at least one axis, not copied.
 
     Raises ValueError for anything else. uint8 is what packed codes are stored in, so no integer is taken for a value.
@@ -25,16 +25,25 @@ def as_real(subject: str, x: ArrayLike) -> NDArray:
     ValueError: quantise: x is of dtype uint8; allowed: float16, bfloat16, float32, float64
     """
     if isinstance(x, np.ma.MaskedArray):
-        raise ValueError(f"{subject}: x is a masked array; allowed: arrays without a mask")
+        raise ValueError(f"{subject}: {name} is a masked array; allowed: arrays without a mask")
     try:
         x = np.asarray(x)
     except ValueError:  # a ragged list
-        raise ValueError(f"{subject}: x is not rectangular; allowed: an array") from None
+        raise ValueError(f"{subject}: {name} is not rectangular; allowed: an array") from None
     if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise ValueError(f"{subject}: x is of dtype {x.dtype}; allowed: float16, bfloat16, float32, float64")
+        raise ValueError(f"{subject}: {name} is of dtype {x.dtype}; allowed: float16, bfloat16, float32, float64")
     if x.ndim == 0:
-        raise ValueError(f"{subject}: x is a single number; allowed: an array with at least one axis")
+        raise ValueError(f"{subject}: {name} is a single number; allowed: an array with at least one axis")
     return x
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one real number, and no boolean.
+
+    >>> [is_number(x) for x in (1, np.float32(0.5), True, "1", [1.0])]
+    [True, True, False, False, False]
+    """
+    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
 
 
 def n_blocks(subject: str, x: NDArray, block: int, *, pad: bool) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from codesign_lib.lowbit import blocks
-from codesign_lib.lowbit.nvfp4 import BLOCK, Quantised
+from codesign_lib.lowbit.nvfp4 import BLOCK, Quantised, as_quantised
 
 MODELOPT_NAMES = ("weight", "weight_scale", "weight_scale_2")
 COMPRESSED_TENSORS_NAMES = ("weight_packed", "weight_scale", "weight_global_scale")
@@ -44,12 +44,13 @@ def to_modelopt(q: Quantised) -> dict[str, NDArray]:
     >>> {k: v.shape for k, v in to_modelopt(nvfp4.quantise(np.ones((2, 32)))).items()}
     {'weight': (2, 16), 'weight_scale': (2, 2), 'weight_scale_2': ()}
     """
+    as_quantised("to_modelopt", q)
     return dict(zip(MODELOPT_NAMES, (q.packed, q.scales, np.asarray(q.global_scale, np.float32)), strict=True))
 
 
 def to_compressed_tensors(q: Quantised) -> dict[str, NDArray]:
     """Tensors under compressed-tensors' names: packed weight, E4M3 codes, E (float32 of shape (1,), divides)."""
-    same = q.variant == "compressed_tensors"
+    same = as_quantised("to_compressed_tensors", q).variant == "compressed_tensors"
     encode_scale = q.globals().encode_scale if same else encode_from_decode(q.global_scale)
     return dict(zip(COMPRESSED_TENSORS_NAMES, (q.packed, q.scales, np.asarray([encode_scale])), strict=True))
 
@@ -101,10 +102,11 @@ def fuse(parts: Sequence[Quantised]) -> Quantised:
     >>> fuse([nvfp4.quantise(t, amax=shared_amax(a, b)) for t in (a, b)]).shape
     (2, 16)
     """
-    if not parts:
-        raise ValueError("fuse: no parts; allowed: at least one")
-    first = parts[0]
+    if not isinstance(parts, Sequence) or not parts:
+        raise ValueError(f"fuse: parts is {parts!r:.40}; allowed: a list of at least one")
+    first = as_quantised("fuse: part 0", parts[0])
     for i, part in enumerate(parts):
+        as_quantised(f"fuse: part {i}", part)
         if (part.global_scale, part.amax) != (first.global_scale, first.amax):
             raise ValueError(
                 f"fuse: part {i} has global_scale {part.global_scale:g}, part 0 has {first.global_scale:g}; "
@@ -138,8 +140,8 @@ def swizzle(scales: NDArray[np.uint8]) -> NDArray[np.uint8]:
     ((512,), [0, 1, 2, 3], [4, 5, 6, 7])
     """
     scales = np.asarray(scales)
-    if scales.ndim != 2:
-        raise ValueError(f"swizzle: scales has shape {scales.shape}; allowed: (rows, blocks)")
+    if scales.ndim != 2 or scales.dtype.itemsize != 1:
+        raise ValueError(f"swizzle: scales is {scales.dtype} of shape {scales.shape}; allowed: bytes (rows, blocks)")
     rows, columns = _padded(*scales.shape)
     filled = np.zeros((rows, columns), dtype=scales.dtype)
     filled[: scales.shape[0], : scales.shape[1]] = scales
@@ -155,6 +157,9 @@ def unswizzle(flat: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.ui
     True
     """
     flat = np.asarray(flat).reshape(-1)
+    for name, n in (("rows", rows), ("columns", columns)):
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0:
+            raise ValueError(f"unswizzle: {name} is {n!r}; allowed: a whole number of at least 0")
     padded_rows, padded_columns = _padded(rows, columns)
     if flat.size != padded_rows * padded_columns:
         raise ValueError(
@@ -169,27 +174,36 @@ def _padded(rows: int, columns: int) -> tuple[int, int]:
 
 
 def _reciprocal(subject: str, name: str, value: float) -> np.float32:
-    value = np.float32(value)
+    number = blocks.is_number(value)
     with np.errstate(over="ignore", divide="ignore"):
-        found = np.float32(1) / value
-    if not (value > 0 and 0 < found < np.inf):
-        raise ValueError(f"{subject}: {name} is {float(value)!r}; allowed: above 0, with a finite reciprocal")
+        single = np.float32(value if number else np.nan)
+        found = np.float32(1) / single
+    if not (single > 0 and 0 < found < np.inf):
+        shown = float(single) if number else value
+        raise ValueError(f"{subject}: {name} is {shown!r}; allowed: above 0, with a finite reciprocal")
     return found
 
 
 def _named(subject: str, tensors: Mapping[str, ArrayLike], names: tuple[str, ...]) -> list[NDArray]:
-    if set(tensors) != set(names):
-        raise ValueError(f"{subject}: names are {', '.join(sorted(tensors))}; allowed: exactly {', '.join(names)}")
+    if not isinstance(tensors, Mapping) or set(tensors) != set(names):
+        given = ", ".join(sorted(map(str, tensors))) if isinstance(tensors, Mapping) else f"those of {tensors!r:.40}"
+        raise ValueError(f"{subject}: names are {given}; allowed: exactly {', '.join(names)}")
     return [np.asarray(tensors[name]) for name in names]
 
 
 def _single(subject: str, name: str, value: NDArray) -> np.float32:
-    if value.size != 1 or not 0 < (single := np.float32(value.reshape(-1)[0])) < np.inf:
+    if (
+        value.size != 1
+        or value.dtype.kind not in "iuf"
+        or not 0 < (single := np.float32(value.reshape(-1)[0])) < np.inf
+    ):
         raise ValueError(f"{subject}: {name} is {value.tolist()!r}; allowed: one finite number above 0")
     return single
 
 
 def _quantised(packed: NDArray, scales: NDArray, decode: float, variant: str, amax: float | None = None) -> Quantised:
+    if not scales.ndim:
+        raise ValueError("weight_scale has no axis; allowed: one scale a block of 16")
     if scales.dtype.itemsize == 1:  # ml_dtypes' float8_e4m3fn holds the same bytes
         scales = scales.view(np.uint8)
     return Quantised(

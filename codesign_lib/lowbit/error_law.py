@@ -16,6 +16,7 @@ from math import erf
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codesign_lib.lowbit import blocks
 from codesign_lib.lowbit.elements import E2M1, values
 
 _TAIL = {"gaussian": 12.0, "laplace": 60.0}  # beyond it lies less than 1e-25 of the probability
@@ -26,19 +27,23 @@ DISTRIBUTIONS = tuple(_TAIL)
 def relative_mse(x: ArrayLike, approximation: ArrayLike) -> float:
     r"""Error relative to the signal: :math:`\sum (\hat x - x)^2 / \sum x^2`, summed in float64.
 
-    Different shapes, or an x that is all zeros, raise ValueError.
+    Different shapes, an x that is all zeros, and sums that are not finite raise ValueError.
 
     >>> relative_mse([3.0, 4.0], [3.0, 4.5])
     0.01
     """
-    x, approximation = np.asarray(x, dtype=np.float64), np.asarray(approximation, dtype=np.float64)
+    arrays = blocks.as_real("relative_mse", x), blocks.as_real("relative_mse", approximation, "approximation")
+    x, approximation = (a.astype(np.float64, copy=False) for a in arrays)
     if x.shape != approximation.shape:
         raise ValueError(f"relative_mse: shapes are {x.shape} and {approximation.shape}; allowed: the same")
-    signal = float(np.vdot(x, x))
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = approximation - x
+        signal, error = float(np.vdot(x, x)), float(np.vdot(difference, difference))
+    if not (np.isfinite(signal) and np.isfinite(error)):
+        raise ValueError("relative_mse: x or approximation is not finite, or its squares are not; allowed: finite")
     if signal == 0:
         raise ValueError("relative_mse: x is all zeros; allowed: at least one other value")
-    difference = approximation - x
-    return float(np.vdot(difference, difference)) / signal
+    return error / signal
 
 
 def block_relative_mse(distribution: str, n: int = 16) -> float:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from codesign_lib.lowbit import nvfp4
+from codesign_lib.lowbit import blocks, nvfp4
 from codesign_lib.lowbit.elements import E4M3, values
 from codesign_lib.lowbit.nvfp4 import BLOCK, Quantised
 from codesign_lib.lowbit.variants import variant as variant_named
+from codesign_lib.specs.quantities import as_floats
 
 _COLUMNS_AT_ONCE = 128
 
@@ -40,13 +41,13 @@ def gptq(w: ArrayLike, hessian: ArrayLike, *, start: Quantised | None = None, da
     >>> output_error(w, gptq(w, h), h) < 0.7 * output_error(w, nvfp4.quantise(w), h)
     True
     """
-    w, hessian = np.asarray(w, dtype=np.float64).copy(), _hessian(hessian)
+    w, hessian = blocks.as_real("gptq", w, "w").astype(np.float64), _hessian("gptq", hessian)
     if w.ndim != 2 or w.shape[1] != len(hessian) or not np.isfinite(w).all():
         raise ValueError(f"gptq: w has shape {w.shape} for H of {len(hessian)}; allowed: finite (N, K), H (K, K)")
-    start = nvfp4.quantise(w) if start is None else start
+    start = nvfp4.quantise(w) if start is None else nvfp4.as_quantised("gptq: start", start)
     if start.shape != w.shape:
         raise ValueError(f"gptq: start is of shape {start.shape}; allowed: that of w, {w.shape}")
-    if not 0 <= damp_fraction < np.inf:
+    if not (blocks.is_number(damp_fraction) and 0 <= damp_fraction < np.inf):
         raise ValueError(f"gptq: damp_fraction is {damp_fraction!r}; allowed: finite, at least 0")
     hessian = hessian + np.diag(np.where(np.diag(hessian) == 0, 1.0, 0.0))  # an input that never was: any factor does
     hessian += np.eye(len(hessian)) * (damp_fraction * np.mean(np.diag(hessian)))
@@ -78,18 +79,29 @@ def gptq(w: ArrayLike, hessian: ArrayLike, *, start: Quantised | None = None, da
 
 
 def output_error(w: ArrayLike, q: Quantised, hessian: ArrayLike) -> float:
-    r"""Error of the layer's output relative to it: :math:`\mathrm{tr}(\delta H \delta^T)/\mathrm{tr}(w H w^T)`."""
-    w, hessian = np.asarray(w, dtype=np.float64), _hessian(hessian)
-    delta = nvfp4.dequantise(q) - w
-    return float(np.vdot(delta @ hessian, delta) / np.vdot(w @ hessian, w))
+    r"""Error of the layer's output relative to it: :math:`\mathrm{tr}(\delta H \delta^T)/\mathrm{tr}(w H w^T)`.
+
+    Raises ValueError for shapes that do not fit, an H that is not symmetric and finite, and an output that is all
+    zeros.
+    """
+    w, hessian = blocks.as_real("output_error", w, "w").astype(np.float64), _hessian("output_error", hessian)
+    shape = nvfp4.as_quantised("output_error", q).shape
+    if w.ndim != 2 or w.shape[1] != len(hessian) or tuple(shape) != w.shape:
+        raise ValueError(
+            f"output_error: w has shape {w.shape} for q of {shape} and H of {len(hessian)}; allowed: (N, K), H (K, K)"
+        )
+    delta, output = nvfp4.dequantise(q) - w, float(np.vdot(w @ hessian, w))
+    if not 0 < output < np.inf:
+        raise ValueError(f"output_error: the output's square is {output:g}; allowed: finite, above 0")
+    return float(np.vdot(delta @ hessian, delta)) / output
 
 
-def _hessian(hessian: ArrayLike) -> NDArray[np.float64]:
-    hessian = np.asarray(hessian, dtype=np.float64)
+def _hessian(subject: str, hessian: ArrayLike) -> NDArray[np.float64]:
+    (hessian,) = as_floats(subject, H=hessian)
     if hessian.ndim != 2 or hessian.shape[0] != hessian.shape[1] or not np.isfinite(hessian).all():
-        raise ValueError(f"gptq: H has shape {hessian.shape}; allowed: square and finite")
+        raise ValueError(f"{subject}: H has shape {hessian.shape}; allowed: square and finite")
     if not np.allclose(hessian, hessian.T, rtol=1e-5, atol=1e-6 * np.abs(hessian).max(initial=0)):
-        raise ValueError("gptq: H is not symmetric; allowed: XᵀX of the layer's inputs")
+        raise ValueError(f"{subject}: H is not symmetric; allowed: XᵀX of the layer's inputs")
     return (hessian + hessian.T) / 2
 
 

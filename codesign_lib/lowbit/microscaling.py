@@ -103,6 +103,10 @@ def fp8(x: ArrayLike, *, element: str = "e4m3") -> Scaled:
 
 def dequantise(q: Scaled) -> NDArray[np.float32]:
     """The float32 values in the shape that went in; finite, as what would leave float32 is its largest."""
+    if not isinstance(q, Scaled):
+        raise ValueError(
+            f"dequantise: q is of type {type(q).__name__}; allowed: a Scaled, as mxfp4, mxfp8 or fp8 makes it"
+        )
     table = values(element(q.element))
     out = np.empty(q.codes.shape, dtype=np.float32)
     codes, flat = q.codes.reshape(-1), out.reshape(-1)
@@ -126,6 +130,7 @@ def block_exponents(block_amax: NDArray[np.float32], fmt: Element, rule: str) ->
     >>> block_exponents(np.array([4.0, 6.0, 7.0, 7.9], np.float32), E2M1, "even").tolist()
     [127, 127, 128, 128]
     """
+    _check_rule("block_exponents", rule)
     block_amax = np.asarray(block_amax, dtype=np.float32)
     if rule == "rceil":
         ideal = (block_amax / np.float32(fmt.largest)).view(np.int32)
@@ -141,8 +146,7 @@ def block_exponents(block_amax: NDArray[np.float32], fmt: Element, rule: str) ->
 
 
 def _microscaled(subject: str, x: ArrayLike, fmt: Element, rule: str, pad: bool) -> Scaled:
-    if rule not in RULES:
-        raise ValueError(f"{subject}: rule is {rule!r}; allowed: {', '.join(RULES)}")
+    _check_rule(subject, rule)
     x = blocks.as_real(subject, x)
     columns = blocks.n_blocks(subject, x, BLOCK, pad=pad)
     blocks.amax(subject, x)
@@ -156,6 +160,11 @@ def _microscaled(subject: str, x: ArrayLike, fmt: Element, rule: str, pad: bool)
         y = np.ldexp(piece, _BIAS - flat_scales[part, None].astype(np.int32))
         flat_codes[part] = encode(y, fmt)
     return Scaled(codes=codes, scales=scales, shape=tuple(x.shape), element=fmt.name)
+
+
+def _check_rule(subject: str, rule: object) -> None:
+    if rule not in RULES:
+        raise ValueError(f"{subject}: rule is {rule!r}; allowed: {', '.join(RULES)}")
 
 
 def _eight_bits(subject: str, name: str) -> Element:

@@ -11,6 +11,11 @@ becomes 6. Blocks run along the last axis. The element is divided by the scale *
 Policies, in every variant: NaN and infinity are refused; an all-zero tensor and an all-zero block stay zeros (G is 1
 for the former); the exact −0 becomes 0 except in torchao, which keeps its sign, while a negative number that rounds to
 zero becomes −0 (code 8; decoded as +0 in modelopt); decoded values are finite. float64 input is rounded to float32.
+
+Below an amax of 7.9e-36 1/G leaves float32, and what follows is the packages': modelopt keeps its error down to 1e-41;
+compressed_tensors stores zeros; transformer_engine and fouroversix lose all but the largest elements, then those too;
+torchao makes every element but 0 one of ±6 steps, which is an error larger than the signal; vllm does so below 1.7e-38,
+and stores zeros below 1.7e-41.
 """
 
 from __future__ import annotations
@@ -57,19 +62,19 @@ class Quantised:
 
     def __post_init__(self) -> None:
         variant_named(self.variant)
-        if not len(self.shape):
-            raise ValueError("Quantised: shape is (); allowed: at least one axis")
+        if not isinstance(self.shape, tuple | list) or not self.shape:
+            raise ValueError(f"Quantised: shape is {self.shape!r}; allowed: at least one axis")
         columns = -(-self.shape[-1] // BLOCK)
         for name, width in (("packed", columns * BLOCK // 2), ("scales", columns)):
-            array, expected = getattr(self, name), (*self.shape[:-1], width)
+            array, expected = np.asarray(getattr(self, name)), (*self.shape[:-1], width)
             if array.dtype != np.uint8 or array.shape != expected:
                 raise ValueError(
                     f"Quantised: {name} is {array.dtype} of shape {array.shape}; "
                     f"allowed for shape {self.shape}: uint8 of shape {expected}"
                 )
-        if not 0 < self.global_scale < np.inf:
+        if not (blocks.is_number(self.global_scale) and 0 < self.global_scale < np.inf):
             raise ValueError(f"Quantised: global_scale is {self.global_scale!r}; allowed: finite, above 0")
-        if not 0 <= self.amax < np.inf:
+        if not (blocks.is_number(self.amax) and 0 <= self.amax < np.inf):
             raise ValueError(f"Quantised: amax is {self.amax!r}; allowed: finite, at least 0")
         checked_scale_max("Quantised", self.scale_max)
         meant = float(self.globals().decode_scale)
@@ -157,7 +162,7 @@ def dequantise(q: Quantised) -> NDArray[np.float32]:
     >>> float(dequantise(quantise(np.full(16, 3.0e38)))[0]) <= 3.5e38
     True
     """
-    policy = variant_named(q.variant)
+    policy = variant_named(as_quantised("dequantise", q).variant)
     # two values for each byte, looked up as one 8-byte item
     table = policy.table()
     byte = np.arange(256)
@@ -187,18 +192,25 @@ def codes(q: Quantised) -> NDArray[np.uint8]:
     >>> codes(quantise(np.array([-6.0] * 16))).tolist()[:2]
     [15, 15]
     """
+    as_quantised("codes", q)
     both = np.stack([q.packed & 15, q.packed >> 4], axis=-1)
     both = both.reshape(*q.packed.shape[:-1], 2 * q.packed.shape[-1])
     return np.ascontiguousarray(both[..., : q.shape[-1]])
 
 
 def pack(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Two codes a byte, the even element in the low half: uint8 (…, K) → (…, K/2).
+    """Two codes a byte, the even element in the low half: uint8 (…, K) → (…, K/2). Raises ValueError for other codes.
 
     >>> pack(np.array([1, 2, 15, 0], np.uint8)).tolist()
     [33, 15]
     """
-    both = np.ascontiguousarray(codes).view("<u2")  # even + 256·odd
+    codes = np.ascontiguousarray(codes)
+    if codes.dtype != np.uint8 or codes.shape[-1] % 2 or codes.max(initial=0) > 15:
+        raise ValueError(
+            f"pack: codes are {codes.dtype} of shape {codes.shape}; allowed: uint8 from 0 to 15, an even number along "
+            "the last axis"
+        )
+    both = codes.view("<u2")  # even + 256·odd
     return (both | (both >> 4)).astype(np.uint8)
 
 
@@ -219,8 +231,7 @@ def encode(y: NDArray[np.float32], *, negative_zero: bool = False) -> NDArray[np
 
 def checked_amax(amax: float, *, zero: bool = False) -> np.float32:
     """The range given by a caller as float32. Raises ValueError unless finite and above 0 (or 0 where ``zero``)."""
-    number = np.ndim(amax) == 0 and np.asarray(amax).dtype.kind in "iuf"
-    single = number and abs(float(amax)) <= float(_F32_MAX)
+    single = blocks.is_number(amax) and abs(float(amax)) <= float(_F32_MAX)
     value = np.float32(amax) if single else np.float32(np.nan)
     if not (value > 0 or (zero and value == 0)):
         raise ValueError(f"quantise: amax is {amax!r}; allowed: a finite float32 above 0")
@@ -229,10 +240,16 @@ def checked_amax(amax: float, *, zero: bool = False) -> np.float32:
 
 def checked_scale_max(subject: str, scale_max: float) -> float:
     """What the largest block scale is meant to be. Raises ValueError unless above 0 and at most 448, E4M3's largest."""
-    number = np.ndim(scale_max) == 0 and np.asarray(scale_max).dtype.kind in "iuf"
-    if not (number and 0 < scale_max <= E4M3.largest):
+    if not (blocks.is_number(scale_max) and 0 < scale_max <= E4M3.largest):
         raise ValueError(f"{subject}: scale_max is {scale_max!r}; allowed: above 0, at most {E4M3.largest:g}")
     return scale_max
+
+
+def as_quantised(subject: str, q: object) -> Quantised:
+    """The tensor itself. Raises ValueError for what is none."""
+    if not isinstance(q, Quantised):
+        raise ValueError(f"{subject}: q is of type {type(q).__name__}; allowed: a Quantised, as quantise makes it")
+    return q
 
 
 def _checked(x: ArrayLike, pad: bool) -> tuple[NDArray, int]:

@@ -130,8 +130,7 @@ def stochastic(
     """
     if not isinstance(headroom, float | int | np.floating) or isinstance(headroom, bool) or not 0 < headroom <= 1:
         raise ValueError(f"stochastic: headroom is {headroom!r}; allowed: above 0, at most 1")
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"stochastic: seed is {seed!r}; allowed: whole numbers of at least 0")
+    _check_seed("stochastic", seed)
     policy, rng, levels = variant_named("modelopt"), np.random.default_rng(seed), values(E2M1)[:8]
     scale_max = E4M3.largest * headroom
 
@@ -189,12 +188,19 @@ def _within(subject: str, y: _Array) -> _Array:
     return y
 
 
+def _check_seed(subject: str, seed: object) -> None:
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"{subject}: seed is {seed!r}; allowed: whole numbers of at least 0")
+
+
 def _hadamard(subject: str, x: NDArray, size: int, seed: int | None) -> tuple[_Array, _Array]:
     whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
     if not whole or size < 1 or size & (size - 1) or x.shape[-1] % size:
         raise ValueError(
             f"{subject}: size is {size!r} for a last axis of {x.shape[-1]}; allowed: a power of two that divides it"
         )
+    if seed is not None:
+        _check_seed(subject, seed)
     matrix = np.ones((1, 1), dtype=np.float32)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

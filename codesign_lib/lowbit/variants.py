@@ -1,4 +1,4 @@
-r"""The same format, written five ways: how each implementation of NVFP4 orders its arithmetic.
+r"""The same format, written six ways: how each implementation of NVFP4 orders its arithmetic.
 
 An NVFP4 element is :math:`x \approx v\, s\, G`: v one of the sixteen E2M1 values, s the E4M3 scale of its block of
 16, G the FP32 scale of the tensor. Nobody disagrees about that; the packages differ in which products are rounded

@@ -18,6 +18,7 @@ from typing import Any
 
 from codesign_lib.report.nvfp4_plan import Plan
 from codesign_lib.serving.layout import Layout, check_division
+from codesign_lib.serving.rules import dcp_allowed
 from codesign_lib.specs.hf_config.fields import Attention, Recurrent
 from codesign_lib.specs.models import Model
 from codesign_lib.specs.models import model as named
@@ -27,9 +28,15 @@ _FP8 = dict(num_bits=(4, 3))
 # Beside the language model's layers; what a config does not show, or not as linear layers.
 _OUTSIDE = {
     "mtp": "it predicts further tokens: small, and what it gets wrong costs speed",
-    "visual": "vision: not part of the language model, and its sizes need not be multiples of 16",
+    "beside": "vision or sound: not part of the language model, and its sizes need not be multiples of 16",
 }
-_VISION = ("visual", "vision_tower", "vision_model", "embed_vision", "multi_modal_projector", "mm_projector")
+_BESIDE = (
+    "visual", "vision_tower", "vision_model", "embed_vision", "multi_modal_projector", "mm_projector",
+    "patch_merge_mlp", "vit_large_projector", "audio_tower", "embed_audio",
+)  # fmt: skip
+# Families whose checkpoints have such parts though a config may hold the text part only, as Llama 4's, MiniMax-M3's and
+# Step-3.7's here. Transformers 5.24.0, models/*/modeling_*.py; names of MiniMax-M3: NVIDIA's hf_quant_config.json.
+_MULTIMODAL = ("gemma3", "gemma4", "llama4", "minimax_m3", "qwen3_5", "qwen3_5_moe", "step3p7")
 
 
 def llm_compressor(plan: Plan) -> dict[str, Any]:
@@ -178,10 +185,12 @@ def _sglang(x: Layout, of: Model) -> tuple[list[tuple[bool, str]], dict[str, Any
 
 def _vllm(x: Layout, of: Model) -> tuple[list[tuple[bool, str]], dict[str, Any]]:
     experts, heads = _has_experts(of), _kv_heads(of)
+    grouped = bool(dcp_allowed(of, tp=x.n_replica, dcp=x.kvp))
     missing = [
         (x.dp > 1 and not experts, "its replicas of a model without experts are whole models: start as many instances"),
         (x.ep > 1 and x.tp_ffn > 1, "experts are either whole or all divided, over all GPUs of a stage"),
-        (x.kvp > 1 and x.tp_attention < heads, f"contexts are divided after the {heads} key-value heads are"),
+        (x.tp_attention < heads and not grouped, f"contexts are divided after the {heads} key-value heads are"),
+        (x.tp_attention >= heads and not grouped, "kvp must divide the query heads of each key-value head"),
     ]
     return missing, {
         "--tensor-parallel-size": x.n_replica,
@@ -225,27 +234,28 @@ def _patterns(plan: Plan, spell) -> Iterator[tuple[str, str]]:
             every = set(entry.layers) == with_it[module]
             for pattern in spell(module, None if every else entry.layers, bool(entry.layers)):
                 yield pattern, entry.why
-    if plan.model.config.n_mtp_modules or plan.model.config.n_mtp_uncounted:
-        # as layers after the last one, or apart
-        for module, layers in (("mtp", None), ("", (plan.model.n_layers,))):
+    config = plan.model.config
+    if n_mtp := len(config.mtp_layers) or config.n_mtp_uncounted:  # as layers after the last one, or apart
+        after = tuple(range(plan.model.n_layers, plan.model.n_layers + n_mtp))
+        for module, layers in (("mtp", None), ("", after)):
             yield from ((p, _OUTSIDE["mtp"]) for p in spell(module, layers, bool(layers), whole=True))
-    if plan.model.config.has_vision:
-        for module in _VISION:
-            yield from ((p, _OUTSIDE["visual"]) for p in spell(module, None, False, whole=True))
+    if config.has_vision or config.family in _MULTIMODAL:
+        for module in _BESIDE:
+            yield from ((p, _OUTSIDE["beside"]) for p in spell(module, None, False, whole=True))
 
 
 def _regex(module: str, layers: tuple[int, ...] | None, inside: bool, *, whole: bool = False) -> Iterator[str]:
     name = module.replace(".", r"\.").replace("*", r"\d+")
-    if whole:
-        yield rf".*layers\.{layers[0]}\..*" if layers else rf".*{name}.*"
-        return
     numbers = r"\d+" if layers is None else f"({'|'.join(map(str, layers))})"
+    if whole:
+        yield rf".*layers\.{numbers}\..*" if layers else rf".*{name}.*"
+        return
     yield rf".*layers\.{numbers}\.{name}$" if inside else rf".*{name}$"
 
 
 def _wildcard(module: str, layers: tuple[int, ...] | None, inside: bool, *, whole: bool = False) -> Iterator[str]:
     if whole:
-        yield f"*layers.{layers[0]}.*" if layers else f"*{module}*"
+        yield from (f"*layers.{number}.*" for number in layers) if layers else (f"*{module}*",)
         return
     if ".*." in module:
         module = module.split(".*.")[0]  # ModelOpt keeps a layer's experts in one module; all stay or none

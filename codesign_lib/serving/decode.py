@@ -164,6 +164,9 @@ def decode_step_s(
     (drafts,) = not_negative(subject, n_draft=n_draft)
     if np.any(drafts % 1):
         raise ValueError(f"{subject}: n_draft is {drafts[drafts % 1 > 0].flat[0]:g}; allowed: whole numbers from 0")
+    for name, size in (("batch", b), ("n_context", s), ("n_draft", drafts)):
+        if not size.size:
+            raise ValueError(f"{subject}: {name} is empty; allowed: one number, or several")
     each = 1 + drafts  # tokens a sequence
     countable(subject, batch=b, n_context=s, n_draft=drafts)
     flags(subject, hop_b=hop_b, bound=bound)

@@ -253,6 +253,8 @@ def layouts(
     if precision is not None:
         as_precision("layouts", precision)
     sizes = np.unique(np.concatenate([x.ravel() for x in whole("layouts", n_gpus=n_gpus)]))
+    if not sizes.size:
+        raise ValueError("layouts: n_gpus is empty; allowed: one number, or several")
     rows = [row for n in sizes.astype(int) for row in _divisions(int(n))]
     table = np.array(rows, dtype=np.int64).T
     every = Layout(**dict(zip(AXES, table, strict=True)))
