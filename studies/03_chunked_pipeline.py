@@ -228,7 +228,8 @@ table({"layout": [f"TP {tp} × PP {32 // tp}" for tp in ranks]} | {f"{models[mod
 # holds for R1, while Llama-405B loses nothing, or next to nothing, up to 32 stages. With two only R1 on GB300 still has its
 # best in between.
 #
-# What eight ranks send over 128K tokens, each GPU (TP, CP) or all boundaries together (PP), and the seconds that takes at least on an H200's NVLink / with every rank behind its own NIC:
+# What eight ranks send over 128K tokens, each GPU (TP, CP) or all boundaries together (PP), and the seconds that takes at
+# least on an H200's NVLink / with every rank behind its own NIC:
 
 # %%
 kinds = [(name, model, kind) for model, name in models.items() for kind in volumes.KINDS]

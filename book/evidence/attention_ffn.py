@@ -175,7 +175,7 @@ tables.checks(claims.check("one_kv_head"))
 #
 # * *Indexers.* The quadratic part of such a prompt is the scoring of its indexers, a third of our time with DP. vLLM divides the heads of attention, not
 #   those of indexers, so every TP rank scores with all of them, and so it is priced here. If TP divided them, the ratio would be far too small (third row).
-# * *Kernels.* No table has compressed attention or indexers; both are bounds here. A prompt takes more than three times as long as ours with TP, nearly three times with DP.
+# * *Kernels.* No table has compressed attention or indexers; both are bounds here. A prompt takes three and a half times as long as ours with TP, nearly three times with DP.
 # * *Full and idle replicas.* With DP half of the prompts had their first token in little more than half of the time that a prompt takes at the
 #   measured rate. Equal replicas, as ours, cannot do both.
 #

@@ -184,8 +184,8 @@ def optimal_chunks(
     """The slicing with the earliest first token if all stages were alike, in multiples of ``granule_tokens``.
 
     :py:func:`codesign_lib.serving.slicing.best_chunks` on the mean stage's cost; ``sizes`` are in tokens. The prompt is
-    a multiple of the granule, and no more of them than ``slicing.MOST_GRANULES``, else ValueError: time and memory grow
-    with the square. Other keywords as in ``layer_costs``.
+    a multiple of the granule, and at most ``slicing.MOST_GRANULES`` of them, else ValueError. Memory grows with their
+    square, 0.2 GB at 1,024. Other keywords as in ``layer_costs``.
     """
     granule, costs = _table("optimal_chunks", model, chip, n_input, granule_tokens, layout=layout, **how)
     found = _best_if_alike(costs.total_s / layout.pp, layout.pp)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
 
@@ -227,18 +226,16 @@ def _prompt_s(layout: Layout, *, copied: bool) -> float:
     """Seconds of one prompt in chunks of 8,192 tokens.
 
     Attention and indexers have no measured kernel, so both are their roofline. ``copied``: every TP rank scores with
-    all heads of the indexer, as in vLLM, whose projections of it are not divided.
+    all heads of the indexer, as in vLLM and as it is priced; otherwise with its share of them.
     """
     of, chip = models.MODELS["deepseek_v4_flash"], hardware.chip("b200_sxm")
     begin = np.arange(0, PROMPT, 8192)
     chunks = dict(n_new=np.diff(begin, append=PROMPT), n_prefix=begin)
-    parts = prefill.layer_costs(of, chip, **chunks, layout=layout, precision=V4_MIX).parts_s
-    total = sum(float(x.sum()) for name, x in parts.items() if name != "attention")
-    for layer, n in Counter(of.config.layers).items():
-        works = ops.layer.prefill(layer, of.config.d_model, *chunks.values(), precision=V4_MIX)
-        for part in works.keys() & {"mixing", "indexing"}:
-            ranks = 1 if copied and part == "indexing" else layout.tp_attention
-            total += n * float(roofline.time_s(works[part], chip, V4_MIX.kv).sum()) / ranks
+    total = float(prefill.layer_costs(of, chip, **chunks, layout=layout, precision=V4_MIX).total_s.sum())
+    if not copied:
+        scored = (ops.layer.indexing(m, **chunks, precision=V4_MIX) for x in of.config.layers for m in x.mixers)
+        once = sum(float(roofline.time_s(x, chip, V4_MIX.kv).sum()) for x in scored if x)
+        total -= once * (1 - 1 / layout.tp_attention)
     return total
 
 
