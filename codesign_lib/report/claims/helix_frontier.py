@@ -162,9 +162,11 @@ PUBLISHED = {
 
 
 def helix_factors() -> Iterator[Pair]:
-    """The six factors against ours with calibrated kernels, their signs, and their order between the models.
+    """The six factors against ours with calibrated kernels, signs that could differ, and the order of the models.
 
-    The order of the third is the other way round: it is recorded as a gap.
+    Of signs only those of interactivity are held against ours. Without HOP-B no step of ours is faster, whatever the
+    models say, and the largest ratio of two curves is hardly below 1: neither could fail. The order of the third factor
+    is the other way round: it is recorded as a gap.
     """
     names = {"interactivity": "tokens/s/user, most", "throughput": "tokens/s/GPU at equal tokens/s/user, most"}
     for model, published in PUBLISHED.items():
@@ -175,12 +177,10 @@ def helix_factors() -> Iterator[Pair]:
                            _ours(model, name))  # fmt: skip
         yield measured(f"helix_factors/overlap/{model}", f"{title}: tokens/s/user without HOP-B", published.overlap, "",
                        HELIX, _ours(model, "overlap"))  # fmt: skip
-    for name in (*names, "overlap"):
-        for model, published in PUBLISHED.items():
-            unit = "" if name == "overlap" else "×"
-            claim = Claim(what=f"{models.MODELS[model]}: sign of {name}", value=getattr(published, name), unit=unit,
-                          source=HELIX, kind="trend")  # fmt: skip
-            yield Pair(key=f"helix_factors/sign/{name}/{model}", claim=claim, ours=_ours(model, name))
+    for model, published in PUBLISHED.items():
+        what = f"{models.MODELS[model]}: Helix or the rest has the fastest stream"
+        claim = Claim(what=what, value=published.interactivity, unit="×", source=HELIX, kind="trend")
+        yield Pair(key=f"helix_factors/sign/{model}", claim=claim, ours=_ours(model, "interactivity"))
     for name, what in names.items():
         value = tuple(getattr(PUBLISHED[m], name) for m in MODELS)
         claim = Claim(what=f"order of the models: {what}", value=value, unit="×", source=HELIX, kind="trend")
