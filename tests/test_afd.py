@@ -40,6 +40,9 @@ class TestMicroBatches:
     def test_published_numbers(self, c, n):
         assert afd.micro_batches(1.0, 1.0, c) == n
 
+    def test_a_whole_ratio_does_not_hang_on_the_last_bit(self):
+        assert (0.1 + 0.1 + 2 * 0.05) / 0.1 > 3 and afd.micro_batches(0.1, 0.1, 0.05) == 3
+
     @given(times, times, st.floats(0, 10))
     def test_more_hide_the_trip_and_fewer_do_not(self, a, e, c):
         n, slowest = int(afd.micro_batches(a, e, c)), max(a, e, c)

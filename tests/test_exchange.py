@@ -235,13 +235,20 @@ def test_never_below_the_bound(chip, routing, tokens, n_gpus):
         assert np.all(call(real) >= call(bound) * (1 - 1e-12)) and np.all(call(bound) >= 0)
 
 
-def test_a_replica_sends_whole_tokens():
-    """Nine tokens on four replicas: three in the fullest."""
-    at = Layout(dp=4, tp_attention=2, tp_ffn=8)
-    nine, twelve = (exchange.dense_s(n, 8192, layout=at, n_ranks=2, on=BOUND) for n in (9, 12))
-    assert nine == twelve == BOUND.all_reduce_s(3 * 8192 * 2, 2)
-
-
 def test_one_gpu_in_an_array_dispatches_nothing():
     found = exchange.dispatch_combine_s(64, layout=Layout(dp=[1, 8], ep=[1, 8]), on=GB200, **ROUTED)
     assert found[0] == 0 < found[1]
+
+
+def test_tokens_that_replicas_do_not_divide():
+    # five tokens on two replicas: three in one
+    at, size = Layout(tp_attention=4, dp=2, tp_ffn=4, ep=2), 7168 * 2
+    assert exchange.dense_s(5, 7168, layout=at, n_ranks=4, on=GB200) == GB200.all_reduce_s(3 * size, 4)
+    at = Layout(tp_attention=4, dp=2, tp_ffn=8)
+    expected = GB200.all_gather_s(5 * size, 2) + GB200.reduce_scatter_s(5 * size, 8) + GB200.all_gather_s(3 * size, 4)
+    assert exchange.dense_s(5, 7168, layout=at, n_ranks=8, on=GB200) == pytest.approx(expected, rel=1e-12)
+    at, tokens = Layout(tp_attention=2, dp=32, ep=64), 64 * 1024 + 1
+    alone = ROUTED | {"ffn": replace(MOE, d_shared=0)}
+    sent = exchange.dispatch_combine_s(tokens, **alone, layout=at, on=BOUND)
+    gathered = BOUND.all_gather_s(2049 * size, 2)
+    assert exchange.experts_s(tokens, **alone, layout=at, on=BOUND) == pytest.approx(sent + gathered, rel=1e-12)

@@ -93,6 +93,8 @@ class TestCrossover:
             crossover(least=1024, most=512)
         with pytest.raises(ValueError, match="arrays of layouts"):
             crossover_tokens(LLAMA, GB200, ours=HELIX[0], others=TP, batch=1, precision=IN_FP4)
+        with pytest.raises(ValueError, match="none empty"):
+            crossover_tokens(LLAMA, GB200, ours=HELIX[:0], others=TP, batch=1, precision=IN_FP4)
 
 
 def test_families_do_not_overlap():

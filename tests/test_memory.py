@@ -271,3 +271,29 @@ def test_what_if_and_bad_input():
     for bad in [*refused, dict(reserve_fraction=[0.1, 0.2]), dict(layout=Layout(tp_attention=3, tp_ffn=3))]:
         with pytest.raises(ValueError, match="memory"):
             memory("llama_3_1_8b", small, **how | bad)
+
+
+def test_states_and_their_windows_by_hand():
+    # Jamba: 28 layers of 8,192 channels by 16 in FP32, and the last three inputs of each channel in BF16
+    jamba = models.MODELS["jamba_1_5_mini"]
+    at = Layout(tp_attention=2, tp_ffn=2)
+    assert memory_of.state_bytes(jamba, at) == 28 * 8192 * (16 * 4 + 3 * 2) / 2
+    keys = dict(model_type="lfm2", hidden_size=2048, intermediate_size=12_288, num_hidden_layers=4, vocab_size=65_536,
+                num_attention_heads=32, num_key_value_heads=8, conv_L_cache=3, full_attn_idxs=[2])  # fmt: skip
+    lfm2 = models.Model.from_config({"architectures": ["Lfm2ForCausalLM"], "torch_dtype": "bfloat16"} | keys)
+    assert memory_of.state_bytes(lfm2, at) == 3 * 2048 * 2 * 2 / 2
+
+
+def test_cache_of_heads_that_ranks_do_not_divide():
+    # ten key-value heads over four ranks: three on the busiest (such a layout is refused, its cache can be asked for)
+    config = models.MODELS["llama_3_1_8b"].config
+    (mixer,) = config.layers[0].mixers
+    layer = replace(config.layers[0], mixers=(replace(mixer, n_heads=40, n_kv_heads=10),))
+    ten = models.Model(name="x", title="x", config=replace(config, layers=(layer,) * 32), source="changed by a test")
+    assert memory_of.kv_bytes(ten, Layout(tp_attention=4, tp_ffn=4), 1000, IN_BF16) == 32 * 1000 * 3 * 2 * 128 * 2
+
+
+def test_a_token_passes_experts_one_after_the_other():
+    # Llama 4 Maverick on eight GPUs: whole experts give 16,384 columns, all else at most the model's 5,120
+    at = Layout(tp_attention=8, ep=8)
+    assert memory_of.activation_bytes(models.MODELS["llama_4_maverick"], at) == 2 * (4 * 5120 + 5120)

@@ -8,7 +8,7 @@ import pytest
 from codesign_lib.serving import layout, shards
 from codesign_lib.serving.layout import Layout
 from codesign_lib.specs import models, weights
-from codesign_lib.specs.hf_config.fields import Attention
+from codesign_lib.specs.hf_config.fields import Attention, Recurrent
 
 
 def held(model, at):
@@ -147,13 +147,7 @@ def test_grouped_outputs_and_recurrent_parts_by_hand():
     )
     assert eight["x"].k == one["x"].k / 8 and eight["x"].n == one["x"].n
     assert eight["dt"].n == one["dt"].n / 8 and eight["dt"].k == one["dt"].k
-
-
-@pytest.mark.parametrize("name", sorted(models.MODELS))
-def test_columns_are_divided_by_tensor_parallel_attention(name):
-    """What makes heads, and their gates, is divided with them."""
-    of, tp = models.MODELS[name], Layout(tp_attention=2, tp_ffn=2)
-    for mixer, _ in shards.kinds(of).mixers:
-        one, two = ({x.of.name: x for x in shards.mixer_shards(mixer, of.config.d_model, at)} for at in (Layout(), tp))
-        for part in {"q", "q_b", "kv_b", "dt", "gates"} & set(one):
-            assert 2 * two[part].n == one[part].n
+    # Kimi's delta rule: two gates from a small common size, a column a value
+    kimi = Recurrent(kind="kimi_delta", n_heads=32, n_key_heads=32, d_key=128, d_value=128, d_rank=128)
+    (gates,) = (x for x in shards.mixer_shards(kimi, 2304, Layout(tp_attention=8, tp_ffn=8)) if x.of.name == "gates")
+    assert (gates.k, gates.n, gates.count) == (128, 32 * 128 / 8, 2)

@@ -61,10 +61,10 @@ def crossover_tokens(
     True
     """
     low, high = (float(x) for x in positive("crossover_tokens", least=least, most=most))
-    if not low < high or not (ours.shape and others.shape):
+    if not low < high or not all(x.shape and len(x) for x in (ours, others)):
         raise ValueError(
             f"crossover_tokens: least {least!r}, most {most!r}, ours of shape {ours.shape}, others of {others.shape}; "
-            "allowed: least below most, arrays of layouts"
+            "allowed: least below most, arrays of layouts, none empty"
         )
     contexts = np.unique(np.round(np.geomspace(low, high, round(PER_OCTAVE * np.log2(high / low)) + 1)))
     best = []

@@ -54,7 +54,7 @@ def stages(model: Model, layout: Layout) -> Iterator[Stage]:
     [[6.0, 1.0], [7.0, 1.0], [6.0, 2.0], [6.0, 1.0]]
     """
     sizes, where = np.unique(np.asarray(layout.pp), return_inverse=True)
-    found = [_distinct(model, int(pp)) for pp in sizes]
+    found = [_distinct(model, int(pp)) for pp in sizes] or [_distinct(model, 1)]  # no layouts, no stages of them
     most = max(len(rows) for rows in found)
     table = np.array([(*rows, *rows[:1] * (most - len(rows))) for rows in found], np.float64)
     where = where.reshape(np.shape(layout.pp))
