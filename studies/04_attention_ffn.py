@@ -445,6 +445,7 @@ fits = [float(max_batch(r1, "gb200", layout=x, **long)) for x in (Layout(tp_atte
 eight, four = (heads.where(chip="gb300", kv_fmt="bf16", n_heads=64.0, n_kv_heads=k)["latency_s"][0] for k in (8.0, 4.0))
 busiest = next(c for c in claims.check("expert_limits") if "busiest" in c.claim.what)
 early, late = (helix_frontier.crossover_tokens("llama_3_1_405b", batch=b) for b in (64, 1))
+narrow = {c.claim.what.split(",")[0]: c.claim.value for c in claims.check("attention_article") if "head size 64 over 128" in c.claim.what}
 say("\n\n".join([
     f"**Rule 4.1.** If attention runs on more GPUs than there are key-value heads, then do not add TP, because beyond that point only queries are divided: 64 query heads on 8 key-value heads take {whole:.1f} µs at TP 1, {flat[0]:.1f} µs at TP 8 and {flat[1]:.1f} µs at TP 64 (GB300, FP8, measured); TP 8 is {times[0]:.1f} times as fast as TP 1, {times[1]:.1f} times in BF16, and {times[2]:.1f} times in BF16 on H200.",
     f"**Rule 4.2.** If the cache has one key-value head or a latent, then make attention data-parallel when memory is short, and for speed once {pays[256]:,.0f} to {pays[8]:,.0f} tokens are in flight (DeepSeek-R1 on eight GPUs, batch 256 to 8; {least[0][1]:,.0f} by bytes alone), because TP keeps a copy on every GPU: eight GPUs hold {fits[1]:.0f} requests of 128K of DeepSeek-R1 with DP and {fits[0]:.0f} with TP.",
@@ -453,6 +454,7 @@ say("\n\n".join([
     f"**Rule 4.5.** If contexts are long and users wait, then divide the cache along the sequence and let all GPUs share the FFN, because the fastest stream of DeepSeek-R1 has {top[r1, 'Helix']:.0f} tokens a second with Helix, {top[r1, 'TP']:.0f} with TP, {top[r1, 'EP']:.0f} with EP; of Llama-3.1-405B {top[llama, 'Helix']:.0f} against {top[llama, 'TP']:.0f}.",
     f"**Rule 4.6.** If contexts are short or few are decoded at once, then stay with TP, because Helix pays for its exchange: in Llama-3.1-405B from {early:,.0f} tokens on at batch 64, and from {late:,.0f} at batch 1.",
     f"**Rule 4.7.** If you design the attention, then take few key-value heads and no fewer than the TP you mean to use, because a token's bytes follow them: 64 query heads on 8 take {eight / four:.2f} times as long as on 4 (GB300, measured), and past them TP is without effect (rule 4.1).",
+    f"**Rule 4.8.** If prompts are long, then do not halve the head size from 128 to save attention, because in prefill half of it still takes {narrow['prefill on gb300']:.2f} of the time on GB300 and {narrow['prefill on gb200']:.2f} on GB200; decoding follows the bytes, {narrow['decode on gb300']:.2f} on GB300 (measured, heads and key-value heads equal in number).",
 ]))
 
 # %% [markdown]
