@@ -851,3 +851,14 @@ class TestCheckpoint:
             checkpoint.fuse(parts)
         with pytest.raises(ValueError, match="part 1 has another variant, scale_max or row shape"):
             checkpoint.fuse([nvfp4.quantise(zeros), nvfp4.quantise(np.zeros((1, 32)))])
+
+
+@pytest.mark.parametrize("variant", sorted(variants.VARIANTS))
+def test_scales_that_lie_beyond_float32_decode_to_finite_values(variant):
+    """The step 448·G is infinite in float32 where G is that of a much smaller scale_max."""
+    x, scales = np.repeat([[0.0, 1e37]], 8, axis=1), np.array([[0x7E]], np.uint8)
+    q = nvfp4.quantise_with(x, scales, amax=1e37, scale_max=1, variant=variant)
+    assert np.isfinite(nvfp4.dequantise(q)).all()
+    forced = replace(q, packed=np.full_like(q.packed, 0xF7))
+    most = float(np.finfo(np.float32).max)
+    assert np.abs(nvfp4.dequantise(forced)).tolist() == [[pytest.approx(most, rel=0.01)] * 16]  # bfloat16's is lower

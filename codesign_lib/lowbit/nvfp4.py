@@ -170,7 +170,7 @@ def dequantise(q: Quantised) -> NDArray[np.float32]:
     out = np.empty((*q.packed.shape[:-1], 2 * q.packed.shape[-1]), dtype=np.float32)
     packed, scales, g = q.packed.reshape(-1), q.scales.reshape(-1), q.globals()
     as_pairs, as_blocks = out.reshape(-1).view(np.float64), out.reshape(-1, BLOCK)
-    near_the_end = g.amax > _F32_MAX / 2
+    near_the_end = 6 * E4M3.largest * float(g.decode_scale) > float(_F32_MAX) / 2  # amax, but for a scale_max chosen
     n_at_once = blocks.PIECE_ELEMENTS // BLOCK
     with np.errstate(over="ignore", under="ignore"):
         for first in range(0, len(scales), n_at_once):

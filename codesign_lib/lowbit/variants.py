@@ -108,7 +108,7 @@ class Variant:
             steps = self.step(s, g)
             if g.amax > _MAX / E4M3.largest:  # the product s·amax overflows first
                 steps = np.where(np.isinf(steps), s * g.decode_scale, steps)
-        return steps
+        return np.minimum(steps, _MAX)  # scales that somebody chose may lie beyond
 
     def table(self) -> Array:
         """Value of each of the sixteen codes."""
