@@ -508,6 +508,8 @@ def test_overhead_is_added_and_not_to_the_bound():
     plain, more = (decode_step_s("llama_3_1_70b", "gb200", **how, **x) for x in ({}, {"overhead": extra}))
     assert more.overhead_s == pytest.approx(1e-3 + 80e-6 + 10e-5) and more.step_s > plain.step_s
     assert decode_step_s("llama_3_1_70b", "gb200", **how, overhead=extra, bound=True).overhead_s == 0
+    staged = decode_step_s("llama_3_1_70b", "gb200", **how | {"layout": Layout(pp=3)}, overhead=extra)
+    assert staged.overhead_s == pytest.approx(1e-3 + 80e-6 + 4e-5)  # every layer, and the four that the fullest has
     with pytest.raises(ValueError, match="Overhead: layer_s"):
         Overhead(layer_s=np.nan, source="this test")
 
@@ -636,3 +638,9 @@ def test_nothing_is_no_size(empty):
     how = dict(layout=Layout(), batch=1, n_context=1, precision=IN_BF16)
     with pytest.raises(ValueError, match=f"decode_step_s: {empty} is empty; allowed: one number, or several"):
         decode_step_s("llama_3_1_8b", "gb300", **(how | {empty: []}))
+
+
+def test_no_layouts_take_no_steps():
+    none = Layout(tp_attention=[1, 2], tp_ffn=[1, 2])[:0]
+    step = decode_step_s("llama_3_1_8b", "gb300", layout=none, batch=1, n_context=1, precision=IN_BF16)
+    assert step.step_s.shape == (0,) and repr(step) == "DecodeStep: 0 steps of 0 ms"

@@ -80,6 +80,8 @@ class TestAttentionDp:
     def test_three_heads_on_two_gpus_are_two_and_two(self):
         how = CACHE | {"n_kv_heads": 3}
         assert helix.kv_read_s(1e6, **how, tp=2) == 2 / 3 * helix.kv_read_s(1e6, **how)
+        three, four = (helix.weight_read_s(**WEIGHTS | {"n_kv_heads": k}, tp_attention=2) for k in (3, 4))
+        assert three == four
 
     def test_one_head_whatever_the_gpus(self):
         how = dict(weight_bytes=3e8, kv_bytes_per_token=1e3)

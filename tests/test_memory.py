@@ -163,6 +163,13 @@ def test_small_parts_by_hand():
     assert helix.kv_bytes == 13 * llama.kv_bytes_per_token("bf16")
 
 
+def test_no_layouts_hold_nothing():
+    how = dict(layout=Layout(tp_attention=[1, 2], tp_ffn=[1, 2])[:0], n_context=100, precision=IN_FP8)
+    m = memory("llama_3_1_70b", "gb200", batch=1, **how)
+    assert m.fits.shape == (0,) == max_batch("llama_3_1_70b", "gb200", **how).shape
+    assert str(m) == "fits in 0 of 0 cases"
+
+
 def test_multi_token_prediction_and_formats():
     r1 = models.MODELS["deepseek_r1"]
     plain, more = (memory_of.weights_bytes(r1, Layout(), IN_BF16, with_mtp=x) for x in (False, True))

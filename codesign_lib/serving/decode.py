@@ -117,8 +117,8 @@ class DecodeStep:
 
     def __repr__(self) -> str:
         if np.ndim(self.step_s):
-            least, most = (1e3 * f(self.step_s) for f in (np.min, np.max))
-            return f"DecodeStep: {np.size(self.step_s):,} steps of {least:.4g} to {most:.4g} ms"
+            ends = " to ".join(f"{1e3 * f(self.step_s):.4g}" for f in (np.min, np.max) if np.size(self.step_s))
+            return f"DecodeStep: {np.size(self.step_s):,} steps of {ends or 0} ms"
         parts = " + ".join(f"{name} {1e3 * float(x):.3g}" for name, x in self.parts_s.items() if x)
         return f"DecodeStep: {parts} = {1e3 * float(self.step_s):.4g} ms"
 
