@@ -154,3 +154,11 @@ def test_arguments_are_text():
     assert to_arguments(flags) == "--tensor-parallel-size 2 --data-parallel-size 4 --enable-expert-parallel"
     assert to_arguments({}) == ""
     assert '"cp_type": "HELIX"' in handover.to_json(launch(Layout(kvp=2, tp_ffn=2), "trtllm", model=R1))
+
+
+@pytest.mark.parametrize("engine", ["trtllm", "sglang", "vllm"])
+def test_experts_that_ranks_do_not_divide_are_no_plain_flag(engine):
+    """256 experts over 36 GPUs are 288 slots, which a load balancer has to fill."""
+    with pytest.raises(ValueError, match="ep must divide the experts: spare slots need a load balancer"):
+        launch(Layout(dp=36, ep=36), engine, model="deepseek_r1")
+    assert launch(Layout(dp=32, ep=32), engine, model="deepseek_r1")

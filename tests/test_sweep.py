@@ -540,6 +540,7 @@ class TestRefusals:
             (dict(keep="best"), "keep is 'best'; allowed: frontier, all"),
             (dict(workload=Workload(n_input=[1, 2], n_output=1, n_concurrent=1)), "workload.n_input is an array"),
             (dict(chip="h200_sxm"), "H200 SXM has no nvfp4 peak"),
+            (dict(chip="mi300x"), "MI300X has no calibrated kernels of sglang; allowed: .*gb300"),
             (dict(n_chips=997), "does not divide over"),
             (dict(n_draft=1, acceptance=1.5), "allowed: 0 to 1"),
             (dict(n_draft=[]), "n_draft is empty; allowed: one number, or several"),

@@ -134,6 +134,8 @@ def launch(layout: Layout, engine: str, *, model: Model | str) -> dict[str, Any]
         raise ValueError(f"launch: layout is {layout!s:.60}; allowed: one Layout, as in layouts[0]")
     check_division("launch", layout, of)
     missing, flags = _ENGINES[engine](layout, of)
+    slots = any(f.n_experts % layout.ep for layer in of.config.layers for f in layer.ffns)
+    missing.append((slots, "ep must divide the experts: spare slots need a load balancer with settings of its own"))
     reasons = [reason for lacks, reason in missing if lacks]
     if reasons:
         raise ValueError(f"launch: {engine} cannot run {layout} of {of}: {'; '.join(reasons)}")

@@ -24,6 +24,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from codesign_lib.cost import calibration
 from codesign_lib.serving import end_to_end, feasible, pools
 from codesign_lib.serving.block import Block, points_of
 from codesign_lib.serving.layout import Workload, layouts
@@ -150,6 +151,7 @@ def sweep(
     (90, True)
     """
     of, c, mixes = as_model(model), as_chip(chip), _by_name(precisions)
+    _calibrated(c, engine)
     _check(workload, modes, keep, executor, n_draft=n_draft, acceptance=acceptance, draft_s=draft_s)
     how = dict(model=of, chip=c, workload=workload, engine=engine, routing=routing, acceptance=acceptance,
                draft_s=draft_s)  # fmt: skip
@@ -177,6 +179,16 @@ def _by_name(precisions: Precision | Mapping[str, Precision]) -> dict[str, Preci
     if not all(isinstance(name, str) for name in precisions):
         raise ValueError(f"sweep: precisions has the names {list(precisions)!r:.60}; allowed: texts")
     return {name: as_precision(f"sweep: precisions[{name!r}]", mix) for name, mix in precisions.items()}
+
+
+def _calibrated(chip: Chip, engine: str) -> None:
+    kernels = end_to_end.KERNELS_OF.get(engine, engine)
+    known = {x.chip for x in calibration.table() if (x.kernel, x.engine) == ("gemm", kernels)}
+    if known and chip.name not in known:
+        raise ValueError(
+            f"sweep: {chip} has no calibrated kernels of {kernels}; allowed: {', '.join(sorted(known))} (others have "
+            "decode_step_s and first_token, with transfer_from or as a bound)"
+        )
 
 
 def _check(workload: Workload, modes: Sequence[str], keep: str, executor: Executor | None, **drafts: ArrayLike) -> None:
