@@ -140,3 +140,17 @@ def test_extrapolation_is_asked_for():
     assert scaling_laws.relative_loss(0.01, 0.4, extrapolate=True) > 1
     assert scaling_laws.model_relative_loss("llama_3_1_405b", extrapolate=True) > 1.02
     assert scaling_laws.granular_loss(1e9, 1e9, 128, extrapolate=True) > 0
+
+
+def test_what_a_width_off_its_best_costs():
+    """The figures that the module's text and the guidelines print, in percent, for 40 % below and above."""
+    found = {
+        name: [
+            100 * float(scaling_laws.relative_loss(k * law.best_width, law.best_ratio, fit=name)
+                        / scaling_laws.relative_loss(law.best_width, law.best_ratio, fit=name) - 1)
+            for k in (0.6, 1.4)
+        ]
+        for name, law in scaling_laws.CONDITIONAL_LAWS.items()
+    }  # fmt: skip
+    assert found["small"] == pytest.approx([0.6, 0.2], abs=0.05)
+    assert found["one_b"] == pytest.approx([1.9, 0.6], abs=0.05)

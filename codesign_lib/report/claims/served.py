@@ -74,15 +74,15 @@ def llama_70b() -> Iterator[Pair]:
                 case = (chip, fmt, tp, b)
                 what = f"TPOT, {chip} {fmt}, TP {tp}, {b} requests"
                 key = f"llama_70b/{chip}/{fmt}/tp{tp}/c{b}"
-                yield measured(key, what, measured_tpot_s(*case), "s", ROWS, partial(tpot_s, *case))
+                yield measured(key, what, measured_s(*case), "s", ROWS, partial(tpot_s, *case))
 
 
-def measured_tpot_s(
+def measured_s(
     chip: str, fmt: str, tp: int, b: int, n_input: int = 1024, n_output: int = 1024, *, column: str = "tpot_s"
 ) -> float:
-    """Measured, from ``data/llama_70b_tpot.csv``; ``column`` may be ``ttft_s``.
+    """Seconds measured, from ``data/llama_70b_tpot.csv``: ``column`` is ``tpot_s`` or ``ttft_s``.
 
-    >>> measured_tpot_s("b200_sxm", "nvfp4", 4, 4, column="ttft_s") > 0.17         # prompts gather below TP 8
+    >>> measured_s("b200_sxm", "nvfp4", 4, 4, column="ttft_s") > 0.17         # prompts gather below TP 8
     True
     """
     case = dict(tp=tp, n_batch=b, n_input=n_input, n_output=n_output)
@@ -94,7 +94,7 @@ def tpot_s(chip: str, fmt: str, tp: int, b: int, n_input: int = 1024, n_output: 
     """Ours for the same.
 
     >>> case = ("b200_sxm", "nvfp4", 8, 4)
-    >>> bool(0.8 < tpot_s(*case) / measured_tpot_s(*case) < 1.2)
+    >>> bool(0.8 < tpot_s(*case) / measured_s(*case) < 1.2)
     True
     """
     return float(llama_70b_served(chip, fmt, tp, b, n_input, n_output).tpot_s)

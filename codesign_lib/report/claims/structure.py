@@ -17,7 +17,7 @@ from codesign_lib.report.claims.served import (
     at,
     between,
     llama_70b_served,
-    measured_tpot_s,
+    measured_s,
     ours_of,
     served_rows,
     tpot_s,
@@ -66,16 +66,16 @@ def structure() -> Iterator[Pair]:
         ours = partial(switch_concurrency, chip, n_input)
         yield measured(f"structure/switch/{name}/{n_input}", what, value, "requests", ROWS, ours)
     for key, (what, one, other) in RATIOS.items():
-        value = measured_tpot_s(*one) / measured_tpot_s(*other)
+        value = measured_s(*one) / measured_s(*other)
         yield measured(f"structure/{key}", f"TPOT, {what}", value, "×", ROWS, partial(_tpot_ratio, one, other))
     for n_out, more in ((1024, " (theirs: TP 4 gathers prompts)"), (8192, "")):
         one, other = (("b200_sxm", "nvfp4", tp, 4, 1024, n_out) for tp in (4, 8))
         what = f"first token, TP 4 over TP 8, B200 NVFP4, 4 requests, 1,024 in and {n_out:,} out{more}"
-        value = measured_tpot_s(*one, column="ttft_s") / measured_tpot_s(*other, column="ttft_s")
+        value = measured_s(*one, column="ttft_s") / measured_s(*other, column="ttft_s")
         yield measured(f"structure/first_token/{n_out}", what, value, "×", ROWS, partial(_ttft_ratio, one, other))
     for tp in (2, 8):
         what = f"TPOT less reading the weights, B200 NVFP4, TP {tp} over TP 1"
-        value = _floor(measured_tpot_s, tp) / _floor(measured_tpot_s, 1)
+        value = _floor(measured_s, tp) / _floor(measured_s, 1)
         yield measured(f"structure/floor/tp{tp}", what, value, "×", ROWS, partial(_floor_ratio, tp))
     key = "structure/fp4_fp8/served"
     what = (
